@@ -1,0 +1,261 @@
+"""Joins the records of all rings of a worker into finished requests and steps.
+
+In: events of one pass over all rings (`feed`), then `end_pass`. Out: `Finished` requests and `FinishedStep`s.
+
+A request is finished two passes after its END record: by then every record written before END, by whatever thread, has
+been read. A request that ended while the engine still had it (an abort) waits a little for the engine's own last word.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tailspan import attributes as attr
+from tailspan.agent.decode import EngineInfo, Event, Record, Step
+from tailspan.agent.model import EngineState, Interval, Membership, RequestState
+from tailspan.recorder.layout import Kind
+
+PASSES_AFTER_END = 2
+ABORT_GRACE_PASSES = 20
+ORPHAN_PASSES = 1200
+"""Passes after which records without a BEGIN (its ring was full) are given up and counted."""
+MAX_STEPS = 65536
+"""Steps of one engine kept for open requests."""
+MAX_ENDED_KEYS = 65536
+"""Keys of finished requests remembered, so that their late records are not taken for new requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request with everything needed to build its spans."""
+
+    request: RequestState
+    engine: EngineState | None
+    steps: Mapping[int, Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request that joined or left the batch at a step."""
+
+    trace_id: int
+    key: int
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A step with the requests that joined or left at it and the idle time before it (None: unknown)."""
+
+    step: Step
+    engine: EngineState
+    changes: tuple[Change, ...]
+    idle_ns: int | None
+
+
+class Joiner:
+    """The join of one worker; not thread-safe, the agent's reading thread owns it."""
+
+    def __init__(self) -> None:
+        """Start with no open request."""
+        self.open: dict[int, RequestState] = {}
+        self.engines: dict[str, EngineState] = {}
+        self.orphans = 0
+        self._ended: OrderedDict[int, None] = OrderedDict()
+        self._passes = 0
+        self._new_steps: list[tuple[int, Step]] = []
+        self._changes: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
+        self._traces: dict[int, int] = {}
+        self._handlers: dict[Kind, Callable[[RequestState, Record], None]] = {
+            Kind.BEGIN: _begin,
+            Kind.ATTRIBUTE: _attribute,
+            Kind.STAGE: _stage,
+            Kind.QUEUED: _queued,
+            Kind.JOIN: self._join,
+            Kind.FIRST_TOKEN: self._first_token,
+            Kind.LEAVE: self._leave,
+            Kind.FINISH: self._finish,
+            Kind.FIRST_CHUNK: _first_chunk,
+            Kind.TEXT_READY: _text_ready,
+            Kind.END: self._end,
+        }
+
+    def feed(self, events: list[Event], pid: int) -> None:
+        """Take in the events of one ring, in ring order."""
+        for event in events:
+            if isinstance(event, Step):
+                self._engine(event.engine).steps[event.number] = event
+                self._new_steps.append((self._passes, event))
+            elif isinstance(event, EngineInfo):
+                engine = self._engine(event.engine)
+                engine.software, engine.model = event.software, event.model
+            elif event.key not in self._ended:
+                request = self.open.get(event.key)
+                if request is None:
+                    request = self.open[event.key] = RequestState(event.key, ended_in_pass=self._passes)
+                if event.kind is Kind.BEGIN:
+                    request.pid = pid
+                self._handlers[event.kind](request, event)
+
+    def end_pass(self, *, final: bool = False) -> tuple[list[Finished], list[FinishedStep]]:
+        """Return what became complete; `final` when no record can come any more."""
+        self._passes += 1
+        steps = self._finish_steps(final)
+        finished = [self._close(request) for request in list(self.open.values()) if self._is_complete(request, final)]
+        self._forget_steps()
+        return [item for item in finished if item is not None], steps
+
+    def abandon(self, pid: int, at_ns: int) -> int:
+        """End the open requests of a process that disappeared as `lost`; return how many there were."""
+        lost = [r for r in self.open.values() if r.pid == pid and r.end_ns is None and r.begin_ns is not None]
+        for request in lost:
+            request.end_ns = max(at_ns, request.begin_ns or 0)
+            request.outcome, request.error_type = "lost", "worker_disappeared"
+            request.ended_in_pass = self._passes
+        return len(lost)
+
+    def last_activity_ns(self) -> int:
+        """Return the end of the newest step of any engine, 0 without one."""
+        return max((engine.last_end_ns or 0 for engine in self.engines.values()), default=0)
+
+    def _is_complete(self, request: RequestState, final: bool) -> bool:
+        age = self._passes - request.ended_in_pass
+        if request.begin_ns is None:
+            return final or age > ORPHAN_PASSES
+        if request.end_ns is None:
+            return False
+        grace = ABORT_GRACE_PASSES if request.in_engine else PASSES_AFTER_END
+        return final or age > grace
+
+    def _close(self, request: RequestState) -> Finished | None:
+        del self.open[request.key]
+        self._ended[request.key] = None
+        if len(self._ended) > MAX_ENDED_KEYS:
+            self._traces.pop(self._ended.popitem(last=False)[0], None)
+        if request.begin_ns is None:
+            self.orphans += 1
+            return None
+        self._traces[request.key] = request.trace_id
+        engine = self.engines.get(request.engine)
+        return Finished(request, engine, _steps_of(request, engine))
+
+    def _finish_steps(self, final: bool) -> list[FinishedStep]:
+        ready = [step for seen, step in self._new_steps if final or self._passes - seen > PASSES_AFTER_END]
+        self._new_steps = self._new_steps[len(ready) :]
+        finished = []
+        for step in sorted(ready, key=lambda step: (step.engine, step.number)):
+            engine = self._engine(step.engine)
+            idle_ns = None
+            if engine.last_end_ns is not None and self._had_work(step.engine, engine.last_end_ns):
+                idle_ns = max(0, step.begin_ns - engine.last_end_ns)
+            engine.last_end_ns = step.end_ns
+            finished.append(FinishedStep(step, engine, self._changes_of(step), idle_ns))
+        return finished
+
+    def _had_work(self, engine: str, at_ns: int) -> bool:
+        return any(
+            request.engine == engine
+            and request.queued_ns is not None
+            and request.queued_ns <= at_ns
+            and (request.finish_ns is None or request.finish_ns > at_ns)
+            for request in self.open.values()
+        )
+
+    def _changes_of(self, step: Step) -> tuple[Change, ...]:
+        changes = []
+        for key, event in self._changes.pop((step.engine, step.number), ()):
+            request = self.open.get(key)
+            trace_id = request.trace_id if request is not None else self._traces.get(key, 0)
+            if trace_id:
+                changes.append(Change(trace_id, key, event))
+        return tuple(changes)
+
+    def _forget_steps(self) -> None:
+        needed: dict[str, int] = {}
+        for request in self.open.values():
+            if request.memberships:
+                first = request.memberships[0].join_step
+                needed[request.engine] = min(first, needed.get(request.engine, first))
+        for name, engine in self.engines.items():
+            if not engine.steps:
+                continue
+            newest = max(engine.steps)
+            keep_from = max(min(needed.get(name, newest), newest - 256), newest - MAX_STEPS)
+            if min(engine.steps) < keep_from:
+                engine.steps = {number: step for number, step in engine.steps.items() if number >= keep_from}
+
+    def _engine(self, name: str) -> EngineState:
+        engine = self.engines.get(name)
+        if engine is None:
+            engine = self.engines[name] = EngineState(name)
+        return engine
+
+    def _join(self, request: RequestState, record: Record) -> None:
+        request.engine = record.name
+        request.memberships.append(Membership(record.a, record.b, record.c))
+        self._changes[record.name, record.a].append((record.key, "join"))
+
+    def _first_token(self, request: RequestState, record: Record) -> None:
+        request.first_token_step, request.first_token_ns = record.a, record.b
+
+    def _leave(self, request: RequestState, record: Record) -> None:
+        if request.memberships:
+            request.memberships[-1].leave_step, request.memberships[-1].leave_ns = record.a, record.b
+        self._changes[record.name, record.a].append((record.key, "leave"))
+
+    def _finish(self, request: RequestState, record: Record) -> None:
+        request.engine = record.name
+        request.finish_step, request.finish_ns = record.a, record.b
+        if record.c:
+            request.attributes[attr.GEN_AI_OUTPUT_TOKENS] = record.c
+        request.prefill_steps = record.d
+        if request.memberships:
+            self._changes[record.name, record.a].append((record.key, "finish"))
+
+    def _end(self, request: RequestState, record: Record) -> None:
+        request.end_ns = record.a
+        request.outcome = attr.OUTCOMES[record.flags]
+        request.error_type = record.name
+        request.http_status = record.b
+        request.ended_in_pass = self._passes
+
+
+def _steps_of(request: RequestState, engine: EngineState | None) -> Mapping[int, Step]:
+    if engine is None or not request.memberships:
+        return {}
+    first = request.memberships[0].join_step
+    last = request.finish_step if request.finish_step is not None else max(engine.steps, default=0)
+    return {number: engine.steps[number] for number in range(first, last + 1) if number in engine.steps}
+
+
+def _begin(request: RequestState, record: Record) -> None:
+    mask = (1 << 64) - 1
+    request.name, request.begin_ns = record.name, record.a
+    request.trace_id = (record.b & mask) << 64 | record.c & mask
+    request.parent_id, request.flags = record.d & mask, record.e
+
+
+def _attribute(request: RequestState, record: Record) -> None:
+    if record.name and record.value is not None:
+        request.attributes[record.name] = record.value
+
+
+def _stage(request: RequestState, record: Record) -> None:
+    busy_ns = record.c if record.c >= 0 else record.b - record.a
+    request.measured.append(Interval(record.name, record.a, record.b, busy_ns))
+
+
+def _queued(request: RequestState, record: Record) -> None:
+    request.engine, request.queued_ns = record.name, record.a
+    if record.b:
+        request.attributes.setdefault(attr.GEN_AI_INPUT_TOKENS, record.b)
+
+
+def _first_chunk(request: RequestState, record: Record) -> None:
+    request.first_chunk_ns = record.a
+
+
+def _text_ready(request: RequestState, record: Record) -> None:
+    request.text_ready_ns, request.text_busy_ns = record.a, record.b

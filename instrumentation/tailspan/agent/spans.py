@@ -1,0 +1,183 @@
+"""From finished requests and steps to OpenTelemetry spans with explicit times.
+
+All spans of one request use one offset from monotonic to wall time, so a child never begins before its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from tailspan import attributes as attr
+from tailspan.agent import histogram
+from tailspan.agent.decode import Value
+from tailspan.agent.join import Finished, FinishedStep
+from tailspan.agent.model import Interval, RequestState
+from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
+from tailspan.ids import new_span_id, new_trace_id
+from tailspan.version import __version__
+
+_SCOPE = InstrumentationScope(attr.SCOPE_NAME, __version__)
+_ENGINE_STAGES = ("prefill", "decode")
+
+
+class SpanBuilder:
+    """Builds the spans of one worker."""
+
+    def __init__(self, resource: Resource, offset_ns: int) -> None:
+        """`offset_ns` is wall time less monotonic time."""
+        self.resource = resource
+        self.offset_ns = offset_ns
+
+    def request(self, finished: Finished) -> list[ReadableSpan]:
+        """Return the request span and one child per stage; nothing for a caller that does not sample the trace."""
+        request = finished.request
+        if request.begin_ns is None or request.end_ns is None or not request.flags & TraceFlags.SAMPLED:
+            return []
+        begin_ns, end_ns = request.begin_ns, max(request.begin_ns, request.end_ns)
+        stages = partition(request, begin_ns, end_ns, finished.steps)
+        failed = request.outcome not in ("ok", "cancelled")
+        context = _context(request.trace_id, request.key, request.flags)
+        parent = (
+            _context(request.trace_id, request.parent_id, request.flags, remote=True) if request.parent_id else None
+        )
+        children = [
+            self._span(
+                stage.stage, _context(request.trace_id, new_span_id(), request.flags), context, SpanKind.INTERNAL,
+                stage.begin_ns, stage.end_ns, self._stage_attributes(finished, stage, stages),
+                _error(request) if failed and stage is stages[-1] else Status(),
+            )
+            for stage in stages
+        ]  # fmt: skip
+        root = self._span(
+            request.name, context, parent, SpanKind.SERVER, begin_ns, end_ns,
+            self._request_attributes(finished, stages), _error(request) if failed else Status(),
+        )  # fmt: skip
+        return [root, *children]
+
+    def step(self, finished: FinishedStep) -> ReadableSpan:
+        """Return the span of one engine step, in a trace of its own."""
+        step, engine = finished.step, finished.engine
+        attributes: dict[str, Value] = {
+            attr.ROLE: attr.ROLE_STEP,
+            attr.ENGINE_ID: step.engine,
+            attr.ENGINE_NAME: engine.software,
+            attr.GEN_AI_MODEL: engine.model,
+            attr.STEP_NUMBER: step.number,
+            attr.STEP_REQUESTS: step.requests,
+            attr.STEP_PREFILL_TOKENS: step.prefill_tokens,
+            attr.STEP_DECODE_TOKENS: step.decode_tokens,
+            attr.STEP_WAITING: step.waiting,
+            attr.STEP_PREEMPTED: step.preempted,
+        }
+        if step.kv_usage_ratio is not None:
+            attributes[attr.STEP_KV_USAGE] = step.kv_usage_ratio
+        if finished.idle_ns is not None:
+            attributes[attr.STEP_IDLE_NS] = finished.idle_ns
+        links = [
+            Link(_context(change.trace_id, change.key, TraceFlags.SAMPLED, remote=True), {attr.STEP_LINK: change.event})
+            for change in finished.changes
+        ]
+        context = _context(new_trace_id(), new_span_id(), TraceFlags.SAMPLED)
+        return self._span(
+            "step", context, None, SpanKind.INTERNAL, step.begin_ns, step.end_ns, attributes, Status(), links
+        )
+
+    def _request_attributes(self, finished: Finished, stages: list[Interval]) -> dict[str, Value]:
+        request = finished.request
+        begin_ns, end_ns = request.begin_ns or 0, request.end_ns or 0
+        attributes: dict[str, Value] = {
+            attr.ROLE: attr.ROLE_REQUEST,
+            attr.OUTCOME: request.outcome,
+            attr.UNATTRIBUTED_NS: unattributed_ns(begin_ns, end_ns, stages),
+            attr.GEN_AI_LATENCY_E2E: (end_ns - begin_ns) / 1e9,
+        }
+        attributes.update(request.attributes)
+        if request.http_status:
+            attributes[attr.HTTP_STATUS] = request.http_status
+        if request.error_type:
+            attributes[attr.ERROR_TYPE] = request.error_type
+        first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
+        if first_ns is not None and begin_ns <= first_ns <= end_ns:
+            attributes[attr.TTFT_NS] = first_ns - begin_ns
+            attributes[attr.GEN_AI_LATENCY_TTFT] = (first_ns - begin_ns) / 1e9
+        queue_ns = sum(stage.end_ns - stage.begin_ns for stage in stages if stage.stage == "queue")
+        if request.queued_ns is not None:
+            attributes[attr.GEN_AI_LATENCY_QUEUE] = queue_ns / 1e9
+        self._engine_attributes(finished, attributes)
+        return attributes
+
+    def _engine_attributes(self, finished: Finished, attributes: dict[str, Value]) -> None:
+        if finished.engine is None:
+            return
+        attributes[attr.ENGINE_ID] = finished.engine.engine
+        attributes[attr.ENGINE_NAME] = finished.engine.software
+        if finished.engine.model:
+            attributes.setdefault(attr.GEN_AI_MODEL, finished.engine.model)
+
+    def _stage_attributes(self, finished: Finished, stage: Interval, stages: list[Interval]) -> dict[str, Value]:
+        request = finished.request
+        attributes: dict[str, Value] = {attr.ROLE: attr.ROLE_STAGE, attr.STAGE: stage.stage}
+        model = request.attributes.get(attr.GEN_AI_MODEL) or (finished.engine.model if finished.engine else "")
+        if model:
+            attributes[attr.GEN_AI_MODEL] = model
+        if stage.busy_ns is not None:
+            attributes[attr.BUSY_NS] = stage.busy_ns
+        if stage.stage in _ENGINE_STAGES and finished.engine is not None:
+            attributes[attr.ENGINE_ID] = finished.engine.engine
+            attributes.update(_step_range(finished, stage))
+        tokens = {"prefill": attr.GEN_AI_INPUT_TOKENS, "decode": attr.GEN_AI_OUTPUT_TOKENS}.get(stage.stage)
+        if tokens is not None and tokens in request.attributes:
+            attributes[tokens] = request.attributes[tokens]
+        if stage.stage == "prefill" and request.prefill_steps:
+            attributes[attr.PREFILL_CHUNKS] = request.prefill_steps
+        if stage.stage == "decode" and stage is _last(stages, "decode"):
+            times = token_times_ns(request, finished.steps)
+            encoded = histogram.encode(later - earlier for earlier, later in pairwise(times))
+            if encoded:
+                attributes[attr.ITL_HISTOGRAM] = encoded
+        return attributes
+
+    def _span(
+        self, name: str, context: SpanContext, parent: SpanContext | None, kind: SpanKind, begin_ns: int, end_ns: int,
+        attributes: Mapping[str, Value], status: Status, links: Sequence[Link] = (),
+    ) -> ReadableSpan:  # fmt: skip
+        return ReadableSpan(
+            name=name,
+            context=context,
+            parent=parent,
+            resource=self.resource,
+            attributes=attributes,
+            links=links,
+            kind=kind,
+            status=status,
+            start_time=begin_ns + self.offset_ns,
+            end_time=end_ns + self.offset_ns,
+            instrumentation_scope=_SCOPE,
+        )
+
+
+def _step_range(finished: Finished, stage: Interval) -> dict[str, Value]:
+    numbers = [
+        number
+        for number, step in finished.steps.items()
+        if step.end_ns > stage.begin_ns and step.begin_ns < stage.end_ns
+    ]
+    return {attr.STEP_FIRST: min(numbers), attr.STEP_LAST: max(numbers)} if numbers else {}
+
+
+def _last(stages: Iterable[Interval], name: str) -> Interval | None:
+    return next((stage for stage in reversed(list(stages)) if stage.stage == name), None)
+
+
+def _error(request: RequestState) -> Status:
+    return Status(StatusCode.ERROR, request.error_type or request.outcome)
+
+
+def _context(trace_id: int, span_id: int, flags: int, *, remote: bool = False) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote=remote, trace_flags=TraceFlags(flags))

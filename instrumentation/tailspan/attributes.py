@@ -1,0 +1,119 @@
+"""Every attribute key that tailspan writes or reads, with its unit and meaning.
+
+Keys of the OpenTelemetry semantic conventions keep their published names; what they do not name is under `tailspan.`.
+This is the only module that spells a key; the collector's schema and the queries import it.
+
+Source: OpenTelemetry semantic conventions 1.37 (GenAI, HTTP, service); DESIGN of the stages in ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- what a span is -------------------------------------------------------------------------------------------------
+ROLE: Final = "tailspan.role"
+"""string: `request` (root span of one user request), `stage` (a part of it) or `step` (one engine iteration)."""
+ROLE_REQUEST: Final = "request"
+ROLE_STAGE: Final = "stage"
+ROLE_STEP: Final = "step"
+
+STAGE: Final = "tailspan.stage"
+"""string: the stage that a `stage` span measures, one of `STAGES`."""
+STAGES: Final = (
+    "tls",
+    "receive",
+    "tokenize",
+    "dispatch",
+    "queue",
+    "prefill",
+    "decode",
+    "preempted",
+    "detokenize",
+    "respond",
+)
+"""The stages of a request in the order in which they occur; they partition its wall time."""
+UNATTRIBUTED: Final = "unattributed"
+"""Name under which reports show the part of a request that no stage covers."""
+
+# --- times of a request ---------------------------------------------------------------------------------------------
+BUSY_NS: Final = "tailspan.busy_ns"
+"""int, ns: work done for the stage. For `detokenize` all detokenisation of the answer, most of it during `decode`."""
+GPU_NS: Final = "tailspan.gpu_ns"
+"""int, ns: time the device computed within the stage or step; absent where no device was measured."""
+UNATTRIBUTED_NS: Final = "tailspan.unattributed_ns"
+"""int, ns, on the request span: end-to-end time less the sum of its stages."""
+TTFT_NS: Final = "tailspan.ttft_ns"
+"""int, ns, on the request span: begin of the request until its first body chunk left; absent without a token."""
+ITL_HISTOGRAM: Final = "tailspan.itl.histogram"
+"""string, on the decode span: gaps between tokens as `bucket:count` pairs, see `tailspan.agent.histogram`."""
+WEIGHT: Final = "tailspan.weight"
+"""double: how many requests this span stands for; 1 unless sampled."""
+
+# --- engine and steps -----------------------------------------------------------------------------------------------
+ENGINE_ID: Final = "tailspan.engine.id"
+"""string: the engine instance (one scheduler) that ran the request or step; unique per worker process."""
+ENGINE_NAME: Final = "tailspan.engine.name"
+"""string: engine software, e.g. `transformers`."""
+STEP_FIRST: Final = "tailspan.step.first"
+"""int, on prefill and decode spans: number of the first engine step in which the request took part."""
+STEP_LAST: Final = "tailspan.step.last"
+"""int, on prefill and decode spans: number of the last engine step in which the request took part."""
+STEP_NUMBER: Final = "tailspan.step.number"
+"""int, on step spans: consecutive number of the step within its engine."""
+STEP_REQUESTS: Final = "tailspan.step.requests"
+"""int, on step spans: requests in the batch."""
+STEP_PREFILL_TOKENS: Final = "tailspan.step.prefill_tokens"
+"""int, on step spans: prompt tokens computed in the step."""
+STEP_DECODE_TOKENS: Final = "tailspan.step.decode_tokens"
+"""int, on step spans: decode tokens computed in the step, one for each request that decodes."""
+STEP_WAITING: Final = "tailspan.step.waiting"
+"""int, on step spans: requests that waited for the scheduler when the step was planned."""
+STEP_PREEMPTED: Final = "tailspan.step.preempted"
+"""int, on step spans: requests that were evicted when the step was planned."""
+STEP_KV_USAGE: Final = "tailspan.step.kv_usage_ratio"
+"""double, on step spans: share of the KV cache in use, 0 to 1."""
+STEP_IDLE_NS: Final = "tailspan.step.idle_ns"
+"""int, ns, on step spans: time since the previous step of the engine ended, while requests were waiting or running."""
+STEP_LINK: Final = "tailspan.step.link"
+"""string, on the links of a step span: `join`, `leave` or `finish`, what the linked request did at the step."""
+PREFILL_CHUNKS: Final = "tailspan.prefill.chunks"
+"""int, on prefill spans: engine steps that computed a part of the prompt."""
+PROMPTS: Final = "tailspan.prompts"
+"""int, on request spans: sequences of one offline call (batch size of `generate()`)."""
+
+# --- why a request ended --------------------------------------------------------------------------------------------
+OUTCOME: Final = "tailspan.outcome"
+"""string, on request spans: `ok`, `error`, `client_disconnect`, `cancelled` or `lost` (the worker disappeared)."""
+OUTCOMES: Final = ("ok", "error", "client_disconnect", "cancelled", "lost")
+ERROR_TYPE: Final = "error.type"
+"""string: class of the error that ended the request: exception class or HTTP status code."""
+
+# --- semantic conventions -------------------------------------------------------------------------------------------
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+"""string: `chat`, `text_completion`, `generate_content` or `embeddings`."""
+GEN_AI_MODEL: Final = "gen_ai.request.model"
+"""string: model asked for."""
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+"""string: id of the response, the engine's request id."""
+GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+"""int: prompt tokens."""
+GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+"""int: generated tokens."""
+GEN_AI_STREAM: Final = "gen_ai.request.stream"
+"""bool: the answer was streamed."""
+GEN_AI_LATENCY_QUEUE: Final = "gen_ai.latency.time_in_queue"
+"""double, s: waiting for the scheduler."""
+GEN_AI_LATENCY_TTFT: Final = "gen_ai.latency.time_to_first_token"
+"""double, s."""
+GEN_AI_LATENCY_E2E: Final = "gen_ai.latency.e2e"
+"""double, s."""
+
+HTTP_METHOD: Final = "http.request.method"
+HTTP_STATUS: Final = "http.response.status_code"
+HTTP_ROUTE: Final = "http.route"
+URL_PATH: Final = "url.path"
+
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE: Final = "service.instance.id"
+SCOPE_NAME: Final = "tailspan"
+"""Instrumentation scope of every span that tailspan emits."""

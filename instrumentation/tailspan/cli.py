@@ -1,0 +1,137 @@
+"""The `tailspan` command: one table of commands, each loaded only when it is called.
+
+A worker host has only the light dependencies, so a command that needs an extra says which one to install.
+
+Errors: `UserError` and wrong usage print one line and exit with 2; see `EXIT_CODES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tailspan.errors import UserError
+
+if TYPE_CHECKING:
+    import click
+
+EXIT_CODES = {
+    0: "success",
+    1: "tailspan itself failed",
+    2: "the input or the environment is wrong; the message says what to do",
+    130: "interrupted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the command table: where it lives and which extra it needs."""
+
+    target: str
+    help: str
+    extra: str | None = None
+
+
+COMMANDS = {
+    "demo": Command(
+        "tailspan_queries.demo.cli:demo", "trace a real model under a real load and show the result", "demo"
+    ),
+    "up": Command("tailspan_collector.cli:up", "start the collector with an embedded ClickHouse", "collector"),
+    "collector": Command(
+        "tailspan_collector.cli:collector", "start the collector for a ClickHouse server", "collector"
+    ),
+    "migrate": Command("tailspan_collector.cli:migrate", "show or apply pending schema migrations", "collector"),
+    "run": Command("tailspan.run:run", "run a command with tracing switched on"),
+    "agent": Command("tailspan.agent.main:main", "drain the rings of a worker and export spans"),
+    "doctor": Command("tailspan.doctor:doctor", "say what is instrumented, what is not, and why"),
+    "stages": Command("tailspan_queries.cli:stages", "latency percentiles and shares of every stage", "collector"),
+    "trace": Command("tailspan_queries.cli:trace", "one request as a waterfall", "collector"),
+    "slowest": Command(
+        "tailspan_queries.cli:slowest", "the slowest requests and the stage that made them slow", "collector"
+    ),
+    "query": Command("tailspan_queries.cli:query", "run a shipped or your own .sql file", "collector"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())  # noqa: T201 (the command line's own output)
+        return 0
+    if args[0] in ("-V", "--version"):
+        from tailspan.version import __version__
+
+        print(f"tailspan {__version__}")  # noqa: T201
+        return 0
+    try:
+        return load(args[0])(args[1:])
+    except UserError as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        import os
+
+        if os.environ.get("TAILSPAN_DEBUG"):
+            raise
+        advice = "Run again with TAILSPAN_DEBUG=1 for the traceback, and report it"
+        print(f"tailspan: failed: {type(error).__name__}: {error}. {advice}.", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def load(name: str) -> Callable[[list[str]], int]:
+    """Import the function behind a command name."""
+    command = COMMANDS.get(name)
+    if command is None:
+        raise UserError(f"unknown command {name!r}", f"Use one of: {', '.join(COMMANDS)}")
+    module_name, _, function = command.target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if command.extra is None or (error.name or "").split(".")[0].startswith("tailspan"):
+            raise
+        raise UserError(
+            f"`tailspan {name}` needs the package {error.name!r}, which is not installed",
+            f"Run: pip install 'tailspan[{command.extra}]'",
+        ) from error
+    loaded: Callable[[list[str]], int] = getattr(module, function)
+    return loaded
+
+
+def usage() -> str:
+    """Return the overview that `tailspan --help` prints."""
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items())
+    return (
+        "usage: tailspan COMMAND [ARGUMENTS]    tailspan COMMAND --help\n\n"
+        "Where does the time of an LLM request go: which stage, which layer, and did the change help the tail?\n\n"
+        f"{rows}\n"
+    )
+
+
+def fail(message: str) -> int:
+    """Print one line for a mistake the user can mend; return exit code 2."""
+    print(f"tailspan: error: {message}", file=sys.stderr)  # noqa: T201
+    return 2
+
+
+def run_click(command: click.Command, argv: list[str]) -> int:
+    """Run a click command with tailspan's exit codes and one-line errors."""
+    import click
+
+    try:
+        result: Any = command.main(args=argv, prog_name=f"tailspan {command.name}", standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        return fail(f"{error.format_message().rstrip('.')}. See: tailspan {command.name} --help")
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,77 @@
+"""One scheduler of an engine: its steps, and which requests take part in them.
+
+The worker writes one record a step and one for each request that joins, produces its first token, is evicted or
+finishes. Token times, ITL and batch membership follow from those in the agent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from tailspan.recorder import process
+from tailspan.recorder.layout import Kind
+from tailspan.recorder.ring import RingWriter
+
+_numbers = itertools.count()
+_UNKNOWN = float("nan")
+
+
+class Engine:
+    """An engine instance. Times are `now_ns()` values; requests are named by their key (`Request.key`)."""
+
+    __slots__ = ("_steps", "id", "model", "software")
+
+    def __init__(self, software: str, model: str) -> None:
+        """Name the engine software (`transformers`) and the model that it runs."""
+        self.id = f"{software}-{os.getpid()}-{next(_numbers)}"
+        self.software = software
+        self.model = model
+        self._steps = itertools.count(1)
+
+    def next_step(self) -> int:
+        """Return the number of the step that begins now; the first is 1."""
+        return next(self._steps)
+
+    def queued(self, key: int, at_ns: int, prompt_tokens: int = 0) -> None:
+        """The engine has the request: its queue time begins."""
+        ring, engine = self._ring()
+        ring.record(Kind.QUEUED, 0, engine, key, at_ns, prompt_tokens)
+
+    def join(self, key: int, step: int, at_ns: int, cached_tokens: int = 0) -> None:
+        """The request is part of the batch from this step on, for the first time or after an eviction."""
+        ring, engine = self._ring()
+        ring.record(Kind.JOIN, 0, engine, key, step, at_ns, cached_tokens)
+
+    def first_token(self, key: int, step: int, at_ns: int) -> None:
+        """The step sampled the first token of the request: prefill ends."""
+        ring, engine = self._ring()
+        ring.record(Kind.FIRST_TOKEN, 0, engine, key, step, at_ns)
+
+    def leave(self, key: int, step: int, at_ns: int) -> None:
+        """The request was evicted; `step` is the last in which it took part."""
+        ring, engine = self._ring()
+        ring.record(Kind.LEAVE, 0, engine, key, step, at_ns)
+
+    def finish(self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1) -> None:
+        """The step sampled the last token of the request, or the request ended there for another reason."""
+        ring, engine = self._ring()
+        ring.record(Kind.FINISH, 0, engine, key, step, at_ns, output_tokens, prefill_steps)
+
+    def step(
+        self, number: int, begin_ns: int, end_ns: int, *, requests: int, prefill_tokens: int, decode_tokens: int,
+        waiting: int = 0, preempted: int = 0, kv_usage: float = _UNKNOWN,
+    ) -> None:  # fmt: skip
+        """One iteration: `begin_ns` when it was planned, `end_ns` when its tokens were on the host."""
+        ring, engine = self._ring()
+        ring.step(
+            engine, number, begin_ns, end_ns, prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage
+        )
+
+    def _ring(self) -> tuple[RingWriter, int]:
+        ring = process.ring()
+        engine = ring.known_string(self.id)
+        if engine is None:
+            engine = ring.string(self.id)
+            ring.record(Kind.ENGINE, 0, engine, 0, ring.string(self.software), ring.string(self.model))
+        return ring, engine

@@ -1,0 +1,86 @@
+"""The bytes of a ring file: one header page, then slots of 64 bytes, each one record.
+
+A slot ends with its sequence number (position + 1). It is written last, so a reader takes a slot only when that number
+is the one it expects; a slot that was never written or is from the previous lap does not match.
+
+Units: all times are CLOCK_MONOTONIC nanoseconds, which all processes of a host share.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+MAGIC: Final = b"TSPNRING"
+VERSION: Final = 1
+HEADER_BYTES: Final = 4096
+SLOT_BYTES: Final = 64
+
+# magic, version, slot count, pid, thread number, process start (clock ticks since boot, from /proc), mono_ns and
+# wall_ns of one anchor, command name.
+HEADER: Final = struct.Struct("<8sIIQQQqq64s")
+TAIL_OFFSET: Final = 256
+"""u64 written by the agent: records consumed."""
+DROPPED_OFFSET: Final = 264
+"""u64 written by the worker: records that found the ring full."""
+CLOSED_OFFSET: Final = 272
+"""u64 written by the worker: 1 once the process ended in an orderly way."""
+
+
+class Kind(IntEnum):
+    """What a record says. `key` is the request's key unless stated otherwise."""
+
+    STRING = 1
+    """Chunk of a string: name = its id in this ring, flags = chunk number, key = length in bytes, 40 bytes of UTF-8."""
+    BEGIN = 2
+    """A request begins: name = span name, a = begin, b/c = trace id high/low, d = parent span id, e = trace flags."""
+    ATTRIBUTE = 3
+    """name = attribute key, flags = AttributeType, a = value."""
+    TEXT_ATTRIBUTE = 4
+    """Chunk of a text of the request: name = attribute key, flags = chunk << 1 | is_last, 40 bytes of UTF-8."""
+    STAGE = 5
+    """A stage measured by one hook: name = stage, a = begin, b = end, c = busy ns (-1: all of it)."""
+    QUEUED = 6
+    """The engine has the request: name = engine, a = time, b = prompt tokens."""
+    JOIN = 7
+    """First step, or first after an eviction: name = engine, a = step, b = time, c = cached tokens."""
+    FIRST_TOKEN = 8
+    """name = engine, a = step, b = time."""
+    LEAVE = 9
+    """Evicted before its end: name = engine, a = last step, b = time."""
+    FINISH = 10
+    """Last token sampled: name = engine, a = last step, b = time, c = output tokens, d = prefill steps."""
+    FIRST_CHUNK = 11
+    """The first body chunk with output left: a = time."""
+    TEXT_READY = 12
+    """Last text ready: a = time, b = busy ns of all detokenisation."""
+    END = 13
+    """name = error type (0: none), flags = index into OUTCOMES, a = time, b = HTTP status (0: none)."""
+    STEP = 14
+    """One engine step: name = engine, key = step number; see STEP_RECORD."""
+    STEP_GPU = 15
+    """Device time of a step: name = engine, key = step number, a = busy ns, b = idle ns before it (-1: unknown)."""
+    ENGINE = 16
+    """An engine appears: name = engine id, key unused, a = string id of its software, b = string id of its model."""
+
+
+class AttributeType(IntEnum):
+    """How the 8 bytes of an ATTRIBUTE value are read."""
+
+    INT = 0
+    DOUBLE = 1
+    BOOL = 2
+    STRING = 3
+    """a = string id in the same ring."""
+
+
+# kind, flags, name, key, then 40 bytes that depend on the kind, then the sequence number.
+RECORD: Final = struct.Struct("<HHIQqqqqqQ")
+DOUBLE_RECORD: Final = struct.Struct("<HHIQdqqqqQ")
+CHUNK_RECORD: Final = struct.Struct("<HHIQ40sQ")
+# begin, end, prefill tokens, decode tokens, requests, waiting, preempted, spare, KV usage (NaN: unknown), spare
+STEP_RECORD: Final = struct.Struct("<HHIQqqIIHHHHfIQ")
+CHUNK_BYTES: Final = 40
+
+assert {RECORD.size, DOUBLE_RECORD.size, CHUNK_RECORD.size, STEP_RECORD.size} == {SLOT_BYTES}

@@ -1,0 +1,277 @@
+"""One ring: a file in shared memory with one writing thread and one reading process.
+
+Out: `RingWriter` for the worker, `RingReader` for the agent.
+Errors: a full ring drops the record and counts it; nothing blocks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailspan.recorder import layout
+from tailspan.recorder.layout import HEADER_BYTES, SLOT_BYTES, Kind
+
+MAX_STRINGS = 4096
+"""Different strings one ring may register; further ones read as `OVERFLOW_STRING`."""
+OVERFLOW_STRING = "(too many names)"
+MAX_TEXT_BYTES = 240
+"""Longest text attribute; longer ones are cut."""
+
+_pack_record = layout.RECORD.pack_into
+_pack_double = layout.DOUBLE_RECORD.pack_into
+_pack_chunk = layout.CHUNK_RECORD.pack_into
+_pack_step = layout.STEP_RECORD.pack_into
+
+
+class RingWriter:
+    """The writing end; used by one thread only, so it needs no lock.
+
+    Memory: `HEADER_BYTES + slots * SLOT_BYTES`, touched as it fills; the string table is bounded by `MAX_STRINGS`.
+    """
+
+    __slots__ = ("_dropped", "_head", "_limit", "_map", "_mask", "_slots", "_strings", "path")
+
+    def __init__(self, path: Path, slots: int, thread_number: int) -> None:
+        """Create the file (mode 0600) with `slots` records, a power of two."""
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, HEADER_BYTES + slots * SLOT_BYTES)
+            self._map = mmap.mmap(descriptor, HEADER_BYTES + slots * SLOT_BYTES)
+        finally:
+            os.close(descriptor)
+        self._slots = slots
+        self._mask = slots - 1
+        self._head = 0
+        self._limit = slots
+        self._dropped = 0
+        self._strings: dict[str, int] = {}
+        layout.HEADER.pack_into(
+            self._map, 0, b"\0" * 8, layout.VERSION, slots, os.getpid(), thread_number,
+            process_start_ticks(os.getpid()), time.monotonic_ns(), time.time_ns(), command_name(),
+        )  # fmt: skip
+        # The magic comes last: a reader that sees it sees a complete header.
+        self._map[0:8] = layout.MAGIC
+
+    def record(
+        self, kind: int, flags: int, name: int, key: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0
+    ) -> None:
+        """Append one record; drop and count it when the agent is a whole ring behind."""
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_record(
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, kind, flags, name, key, a, b, c, d, e, head + 1
+        )
+        self._head = head + 1
+
+    def double(self, kind: int, flags: int, name: int, key: int, value: float) -> None:
+        """Append one record whose first value is a double."""
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_double(
+            self._map,
+            HEADER_BYTES + (head & self._mask) * SLOT_BYTES,
+            kind,
+            flags,
+            name,
+            key,
+            value,
+            0,
+            0,
+            0,
+            0,
+            head + 1,
+        )
+        self._head = head + 1
+
+    def step(
+        self, engine: int, number: int, begin_ns: int, end_ns: int, prefill_tokens: int, decode_tokens: int,
+        requests: int, waiting: int, preempted: int, kv_usage: float,
+    ) -> None:  # fmt: skip
+        """Append one STEP record."""
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_step(
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, Kind.STEP, 0, engine, number, begin_ns, end_ns,
+            prefill_tokens, decode_tokens, min(requests, 65535), min(waiting, 65535), min(preempted, 65535), 0,
+            kv_usage, 0, head + 1,
+        )  # fmt: skip
+        self._head = head + 1
+
+    def text(self, key: int, name: int, value: str) -> None:
+        """Append a text attribute of a request in chunks of 40 bytes, at most `MAX_TEXT_BYTES`."""
+        data = value.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+        chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
+        for number in range(chunks):
+            part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
+            self._chunk(Kind.TEXT_ATTRIBUTE, number << 1 | (number == chunks - 1), name, key, part)
+
+    def string(self, value: str) -> int:
+        """Return the id of a string in this ring; the first use writes its bytes."""
+        known = self._strings.get(value)
+        if known is not None:
+            return known
+        if len(self._strings) >= MAX_STRINGS:
+            return self._strings.get(OVERFLOW_STRING, 0)
+        if len(self._strings) == MAX_STRINGS - 1:
+            value = OVERFLOW_STRING
+        data = value.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+        chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
+        if self._head + chunks > self._limit and not self._has_room(self._head + chunks - 1):
+            return 0
+        identifier = len(self._strings) + 1
+        for number in range(chunks):
+            part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
+            self._chunk(Kind.STRING, number, identifier, len(data), part)
+        self._strings[value] = identifier
+        return identifier
+
+    def known_string(self, value: str) -> int | None:
+        """Return the id of a string that this ring already has."""
+        return self._strings.get(value)
+
+    def mark_closed(self) -> None:
+        """Tell the reader that the process ended in an orderly way."""
+        struct.pack_into("<Q", self._map, layout.CLOSED_OFFSET, 1)
+
+    def consumed(self) -> bool:
+        """Whether the agent has read every record."""
+        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
+        return bool(tail >= self._head)
+
+    def _chunk(self, kind: int, flags: int, name: int, key: int, data: bytes) -> None:
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_chunk(self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, kind, flags, name, key, data, head + 1)
+        self._head = head + 1
+
+    def _has_room(self, head: int) -> bool:
+        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
+        self._limit = tail + self._slots
+        if head < self._limit:
+            return True
+        self._dropped += 1
+        struct.pack_into("<Q", self._map, layout.DROPPED_OFFSET, self._dropped)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class RingHeader:
+    """Who writes a ring."""
+
+    slots: int
+    pid: int
+    thread_number: int
+    process_start_ticks: int
+    anchor_mono_ns: int
+    anchor_wall_ns: int
+    command: str
+
+
+class RingReader:
+    """The reading end; one process at a time.
+
+    A record is handed out only when the previous `read` already saw it complete: on processors that may show the
+    sequence number before the rest of the slot, the stores have settled by then.
+    """
+
+    __slots__ = ("_map", "_seen", "_tail", "header", "path")
+
+    def __init__(self, path: Path) -> None:
+        """Map an existing ring; raises `ValueError` when it is not (yet) a complete one."""
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < HEADER_BYTES:
+                raise ValueError(f"{path} is too short for a ring")
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        if self._map[:8] != layout.MAGIC:
+            raise ValueError(f"{path} is not a complete ring")
+        _, version, slots, pid, thread, ticks, mono, wall, command = layout.HEADER.unpack_from(self._map)
+        if version != layout.VERSION or size != HEADER_BYTES + slots * SLOT_BYTES:
+            raise ValueError(f"{path} has ring version {version}, this agent reads version {layout.VERSION}")
+        self.header = RingHeader(
+            slots, pid, thread, ticks, mono, wall, command.rstrip(b"\0").decode("utf-8", "replace")
+        )
+        (self._tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
+        self._seen = self._tail
+
+    def read(self) -> list[bytes]:
+        """Return the settled records as 64-byte slots, oldest first, and give their room back to the writer."""
+        records = self._peek(self._tail, self._seen)
+        self._tail += len(records)
+        if records:
+            struct.pack_into("<Q", self._map, layout.TAIL_OFFSET, self._tail)
+        self._seen = self._scan(max(self._seen, self._tail))
+        return records
+
+    @property
+    def pending(self) -> bool:
+        """Whether the last `read` saw records that it has not handed out yet."""
+        return self._seen > self._tail
+
+    @property
+    def dropped(self) -> int:
+        """Records that the writer had to drop because the ring was full."""
+        (dropped,) = struct.unpack_from("<Q", self._map, layout.DROPPED_OFFSET)
+        return int(dropped)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the writer said good-bye."""
+        (closed,) = struct.unpack_from("<Q", self._map, layout.CLOSED_OFFSET)
+        return bool(closed)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+    def _scan(self, position: int) -> int:
+        slots, mask = self.header.slots, self.header.slots - 1
+        while position < self._tail + slots:
+            offset = HEADER_BYTES + (position & mask) * SLOT_BYTES + SLOT_BYTES - 8
+            if int.from_bytes(self._map[offset : offset + 8], "little") != position + 1:
+                break
+            position += 1
+        return position
+
+    def _peek(self, begin: int, end: int) -> list[bytes]:
+        mask = self.header.slots - 1
+        records = []
+        for position in range(begin, end):
+            offset = HEADER_BYTES + (position & mask) * SLOT_BYTES
+            records.append(self._map[offset : offset + SLOT_BYTES])
+        return records
+
+
+def process_start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 when there is no such process.
+
+    Source: field 22 of /proc/PID/stat, proc(5). Together with the pid it names a process for good.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(stat.rpartition(b")")[2].split()[19])
+
+
+def command_name() -> bytes:
+    """Return the name of this process' program, at most 64 bytes."""
+    import sys
+
+    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable)
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return name.removesuffix(".py").encode("utf-8", "replace")[:64]

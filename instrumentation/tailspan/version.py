@@ -1,0 +1,7 @@
+"""The version of the installed distribution."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+__version__ = version("tailspan")
