@@ -132,6 +132,8 @@ def run_click(command: click.Command, argv: list[str]) -> int:
         return leave.exit_code
     except click.exceptions.Abort:
         return 130
+    except UserError as error:
+        return fail(str(error))
     except click.ClickException as error:
         return fail(f"{error.format_message().rstrip('.')}. See: tailspan {command.name} --help")
     return result if isinstance(result, int) else 0

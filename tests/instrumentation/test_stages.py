@@ -108,6 +108,14 @@ def test_token_times_follow_from_the_steps_and_skip_evictions() -> None:
     assert token_times_ns(request, STEPS) == [500, 700]
 
 
+def test_steps_that_compute_an_evicted_prompt_again_give_no_token() -> None:
+    """After an eviction with recompute tokens count from the step that gave one."""
+    request = orderly()
+    request.finish_step = 4
+    request.memberships = [Membership(1, 300, 0, 1, 500), Membership(2, 510, 0, first_token_step=3)]
+    assert token_times_ns(request, STEPS | {4: step(4, 700, 800)}) == [500, 700, 800]
+
+
 times = st.one_of(st.none(), st.integers(-50, 1200))
 
 

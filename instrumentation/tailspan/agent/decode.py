@@ -117,7 +117,7 @@ class RingDecoder:
         return self._name(a) if flags == AttributeType.STRING else a
 
     def _step(self, slot: bytes) -> Step:
-        (_, _, engine, number, begin, end, prefill, decode, requests, waiting, preempted, _, kv_usage, _, _) = (
+        (_, _, engine, number, begin, end, prefill, decode, requests, waiting, preempted, kv_usage, _) = (
             layout.STEP_RECORD.unpack(slot)
         )
         usage = None if math.isnan(kv_usage) else round(kv_usage, 6)

@@ -1,8 +1,7 @@
 """Gaps between tokens as a log-bucket histogram that adds up in SQL.
 
 Bucket b holds gaps in (2^(b/32), 2^((b+1)/32)] nanoseconds, so its bounds are 2.2 % apart and its middle is within
-1.1 % of every gap in it: OpenTelemetry's exponential histogram of scale 5. Written as `bucket:count` pairs, separated by
-spaces.
+1.1 % of every gap in it: OpenTelemetry's exponential histogram of scale 5. Written as `bucket:count` pairs.
 """
 
 from __future__ import annotations

@@ -198,7 +198,10 @@ class Joiner:
         self._changes[record.name, record.a].append((record.key, "join"))
 
     def _first_token(self, request: RequestState, record: Record) -> None:
-        request.first_token_step, request.first_token_ns = record.a, record.b
+        if request.first_token_ns is None:
+            request.first_token_step, request.first_token_ns = record.a, record.b
+        elif request.memberships:
+            request.memberships[-1].first_token_step = record.a
 
     def _leave(self, request: RequestState, record: Record) -> None:
         if request.memberships:

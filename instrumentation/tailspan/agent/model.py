@@ -19,13 +19,17 @@ class Interval:
 
 @dataclass(slots=True)
 class Membership:
-    """From joining a batch until leaving it, in step numbers and monotonic ns; open while `leave_ns` is None."""
+    """From joining a batch until leaving it, in step numbers and monotonic ns; open while `leave_ns` is None.
+
+    `first_token_step` is set after an eviction whose prompt is computed again: the steps before it give no token.
+    """
 
     join_step: int
     join_ns: int
     cached_tokens: int
     leave_step: int | None = None
     leave_ns: int | None = None
+    first_token_step: int | None = None
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def token_times_ns(request: RequestState, steps: Mapping[int, Step]) -> list[int
     times = [request.first_token_ns]
     for number in range(request.first_token_step + 1, last + 1):
         step = steps.get(number)
-        if step is not None and _takes_part(request, number):
+        if step is not None and _gets_token(request, number):
             times.append(step.end_ns)
     return times
 
@@ -117,8 +117,9 @@ def _computed(cut: _Cutter, stage: str, until_ns: int, steps: Mapping[int, Step]
     cut.until(stage, until_ns, min(busy_ns, max(0, until_ns - begin_ns)))
 
 
-def _takes_part(request: RequestState, step: int) -> bool:
+def _gets_token(request: RequestState, step: int) -> bool:
     return any(
-        membership.join_step <= step and (membership.leave_step is None or step <= membership.leave_step)
+        max(membership.join_step, membership.first_token_step or 0) <= step
+        and (membership.leave_step is None or step <= membership.leave_step)
         for membership in request.memberships
     )

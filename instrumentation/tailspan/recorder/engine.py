@@ -44,7 +44,7 @@ class Engine:
         ring.record(Kind.JOIN, 0, engine, key, step, at_ns, cached_tokens)
 
     def first_token(self, key: int, step: int, at_ns: int) -> None:
-        """The step sampled the first token of the request: prefill ends."""
+        """The step sampled the request's first token: prefill ends; or its first one after an eviction."""
         ring, engine = self._ring()
         ring.record(Kind.FIRST_TOKEN, 0, engine, key, step, at_ns)
 

@@ -46,7 +46,7 @@ class Kind(IntEnum):
     JOIN = 7
     """First step, or first after an eviction: name = engine, a = step, b = time, c = cached tokens."""
     FIRST_TOKEN = 8
-    """name = engine, a = step, b = time."""
+    """name = engine, a = step, b = time. A second one: the first token after an eviction with recompute."""
     LEAVE = 9
     """Evicted before its end: name = engine, a = last step, b = time."""
     FINISH = 10
@@ -79,8 +79,8 @@ class AttributeType(IntEnum):
 RECORD: Final = struct.Struct("<HHIQqqqqqQ")
 DOUBLE_RECORD: Final = struct.Struct("<HHIQdqqqqQ")
 CHUNK_RECORD: Final = struct.Struct("<HHIQ40sQ")
-# begin, end, prefill tokens, decode tokens, requests, waiting, preempted, spare, KV usage (NaN: unknown), spare
-STEP_RECORD: Final = struct.Struct("<HHIQqqIIHHHHfIQ")
+# begin, end, prefill tokens, decode tokens, requests, waiting, preempted, KV usage (NaN: unknown)
+STEP_RECORD: Final = struct.Struct("<HHIQqqIIIIIfQ")
 CHUNK_BYTES: Final = 40
 
 assert {RECORD.size, DOUBLE_RECORD.size, CHUNK_RECORD.size, STEP_RECORD.size} == {SLOT_BYTES}

@@ -22,6 +22,7 @@ OVERFLOW_STRING = "(too many names)"
 MAX_TEXT_BYTES = 240
 """Longest text attribute; longer ones are cut."""
 
+STEP = int(Kind.STEP)
 _pack_record = layout.RECORD.pack_into
 _pack_double = layout.DOUBLE_RECORD.pack_into
 _pack_chunk = layout.CHUNK_RECORD.pack_into
@@ -100,9 +101,8 @@ class RingWriter:
         if head >= self._limit and not self._has_room(head):
             return
         _pack_step(
-            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, Kind.STEP, 0, engine, number, begin_ns, end_ns,
-            prefill_tokens, decode_tokens, min(requests, 65535), min(waiting, 65535), min(preempted, 65535), 0,
-            kv_usage, 0, head + 1,
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, STEP, 0, engine, number, begin_ns, end_ns,
+            prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage, head + 1,
         )  # fmt: skip
         self._head = head + 1
 
@@ -141,11 +141,6 @@ class RingWriter:
     def mark_closed(self) -> None:
         """Tell the reader that the process ended in an orderly way."""
         struct.pack_into("<Q", self._map, layout.CLOSED_OFFSET, 1)
-
-    def consumed(self) -> bool:
-        """Whether the agent has read every record."""
-        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
-        return bool(tail >= self._head)
 
     def _chunk(self, kind: int, flags: int, name: int, key: int, data: bytes) -> None:
         head = self._head
@@ -205,8 +200,8 @@ class RingReader:
         self.header = RingHeader(
             slots, pid, thread, ticks, mono, wall, command.rstrip(b"\0").decode("utf-8", "replace")
         )
-        (self._tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
-        self._seen = self._tail
+        self._tail: int = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)[0]
+        self._seen: int = self._tail
 
     def read(self) -> list[bytes]:
         """Return the settled records as 64-byte slots, oldest first, and give their room back to the writer."""

@@ -1,0 +1,110 @@
+"""`tailspan doctor`: is everything in place for traces to arrive, and if not, what to do.
+
+Exit code 0 when nothing is wrong, 2 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tailspan import engines
+from tailspan.errors import UserError
+from tailspan.patching import check
+from tailspan.settings import Settings
+from tailspan.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `remedy` is empty when all is well."""
+
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+def doctor(argv: list[str]) -> int:
+    """Print the findings; return 0, or 2 when one of them needs attention."""
+    parser = argparse.ArgumentParser(prog="tailspan doctor", description="Check that traces can be recorded and sent.")
+    parser.parse_args(argv)
+    wrong = 0
+    for finding in examine():
+        wrong += bool(finding.remedy)
+        mark = "!!" if finding.remedy else "ok"
+        print(f"{mark}  {finding.subject:<14} {finding.text}")  # noqa: T201
+        if finding.remedy:
+            print(f"    {'':<14} -> {finding.remedy}")  # noqa: T201
+    return 2 if wrong else 0
+
+
+def examine() -> Iterator[Finding]:
+    """Yield the findings: program, engines, recorder, endpoint."""
+    yield Finding("tailspan", f"{__version__} on Python {platform.python_version()}")
+    try:
+        settings = Settings.from_environment()
+    except UserError as error:
+        yield Finding("settings", error.what, error.remedy)
+        return
+    yield from _engines()
+    yield _shared_memory(settings)
+    yield _endpoint()
+
+
+def _engines() -> Iterator[Finding]:
+    for name, engine in engines.ENGINES.items():
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "not installed")
+            continue
+        targets = engine.patcher().targets
+        missing = check(targets)
+        hooks = f"{len(targets) - len(missing)} of {len(targets)} hooks"
+        text = f"{version} installed, tested with {engine.SUPPORTED}; {hooks}"
+        if not missing:
+            yield Finding(name, text)
+        for target, reason in missing.items():
+            yield Finding(
+                name, f"{text}; no {target.module}:{target.path} ({reason})",
+                f"Traces lack: {target.gives}. Use a tested version, or report this one",
+            )  # fmt: skip
+
+
+def _shared_memory(settings: Settings) -> Finding:
+    folder = settings.runtime_dir
+    existing = folder if folder.exists() else folder.parent
+    if not os.access(existing, os.W_OK):
+        return Finding("recorder", f"cannot write to {existing}", "Set TAILSPAN_RUNTIME_DIR to a folder on tmpfs")
+    free_mib = shutil.disk_usage(existing).free >> 20
+    ring_mib = settings.ring_records * 64 / (1 << 20)
+    text = f"rings of {ring_mib:g} MiB a thread in {folder}, {free_mib} MiB free"
+    if free_mib < 32:
+        return Finding("recorder", text, "Give /dev/shm more room (docker: --shm-size) or set TAILSPAN_RUNTIME_DIR")
+    return Finding("recorder", text)
+
+
+def _endpoint() -> Finding:
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return Finding("export", "OTEL_SDK_DISABLED=true: nothing is sent", "Unset it to send traces")
+    endpoint = (
+        os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        or "http://localhost:4317"
+    )
+    parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    try:
+        with socket.create_connection((parts.hostname or "localhost", parts.port or 4317), timeout=2):
+            return Finding("export", f"{endpoint} answers")
+    except (OSError, ValueError) as error:
+        return Finding(
+            "export", f"{endpoint} does not answer ({error})",
+            "Start a collector (`tailspan up`) or set OTEL_EXPORTER_OTLP_ENDPOINT",
+        )  # fmt: skip

@@ -1,0 +1,25 @@
+"""The engines that tailspan knows, one module each.
+
+An engine module has `NAME` (its distribution), `SUPPORTED` (the versions it was tested with) and
+`patcher() -> Patcher`. It imports without the engine being installed.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tailspan.engines import transformers
+from tailspan.patching import Patcher
+
+
+class EngineModule(Protocol):
+    """What every engine module offers."""
+
+    NAME: str
+    SUPPORTED: str
+
+    def patcher(self) -> Patcher:
+        """Return a new patcher with all targets of the engine."""
+
+
+ENGINES: dict[str, EngineModule] = {transformers.NAME: transformers}

@@ -1,0 +1,25 @@
+"""Hugging Face transformers: `generate()`, continuous batching, `transformers serve`.
+
+One table of targets, whose parts stand beside what they record: `transformers_serve` (endpoints and inference thread),
+`transformers_text` (tokenizers, streamers), `transformers_generate`, `transformers_batching`. HTTP is `tailspan.asgi`.
+"""
+
+from __future__ import annotations
+
+from tailspan.engines import transformers_batching, transformers_generate, transformers_serve, transformers_text
+from tailspan.patching import Patcher
+
+NAME = "transformers"
+SUPPORTED = ">=5.19,<5.25"
+
+TARGETS = (
+    *transformers_serve.TARGETS,
+    *transformers_text.TARGETS,
+    *transformers_generate.TARGETS,
+    *transformers_batching.TARGETS,
+)
+
+
+def patcher() -> Patcher:
+    """Return the patcher of all targets, not yet applied."""
+    return Patcher(NAME, TARGETS)

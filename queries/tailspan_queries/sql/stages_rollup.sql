@@ -1,0 +1,104 @@
+-- Purpose: latency percentiles and share of end-to-end of every stage, from the per-minute rollup, within 1 %
+-- Reads one row a minute and stage instead of every span. A percentile is within 1 % of the value at rank
+-- floor(q * (n - 1)) of the sorted spans. The window must be whole minutes. A stage counts in the minute in which it
+-- began itself, so its sums differ from query `stages` by the requests that were under way at the ends of the window.
+-- Negative times count as 0. Busy and GPU time of `request` are what the request span itself says.
+-- Parameters:
+--   since     DateTime64(9, 'UTC')  begin of the window, inclusive
+--   until     DateTime64(9, 'UTC')  end of the window, exclusive
+--   service   String = ''           service.name; empty = all
+--   model     String = ''           gen_ai.request.model; empty = all
+--   instance  String = ''           service.instance.id; empty = all
+-- Columns:
+--   stage         LowCardinality(String)  name of the stage, `unattributed` or `request`
+--   count         UInt64                  spans (`unattributed` and `request`: requests)
+--   error_count   UInt64                  of these, with status error
+--   share_ratio   Float64                 stage's wall time / wall time of all stages and `unattributed`
+--   wall_sum_ns   UInt64                  ns, sum of wall time
+--   wall_p50_ns   Float64                 ns, percentile of wall time
+--   wall_p90_ns   Float64                 ns
+--   wall_p95_ns   Float64                 ns
+--   wall_p99_ns   Float64                 ns
+--   wall_p999_ns  Float64                 ns
+--   wall_max_ns   UInt64                  ns, largest wall time
+--   busy_sum_ns   UInt64                  ns, sum of busy time; 0 where it is not measured
+--   busy_p50_ns   Nullable(Float64)       ns, percentile of busy time; NULL where it is not measured
+--   busy_p90_ns   Nullable(Float64)       ns
+--   busy_p95_ns   Nullable(Float64)       ns
+--   busy_p99_ns   Nullable(Float64)       ns
+--   busy_p999_ns  Nullable(Float64)       ns
+--   busy_max_ns   Nullable(UInt64)        ns
+--   gpu_count     UInt64                  spans whose GPU time was measured
+--   gpu_sum_ns    UInt64                  ns, sum of GPU time
+--   gpu_p50_ns    Nullable(Float64)       ns, percentile of GPU time; NULL where none was measured
+--   gpu_p90_ns    Nullable(Float64)       ns
+--   gpu_p95_ns    Nullable(Float64)       ns
+--   gpu_p99_ns    Nullable(Float64)       ns
+--   gpu_p999_ns   Nullable(Float64)       ns
+--   gpu_max_ns    Nullable(UInt64)        ns
+-- Tables: tailspan.stage_minutes
+with
+totals as (
+    select
+        stage,
+        sum(stage_minutes.count) as count,
+        sum(stage_minutes.error_count) as error_count,
+        sum(stage_minutes.wall_sum_ns) as wall_sum_ns,
+        quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)(wall_q) as wall_quantiles,
+        toUInt64(max(stage_minutes.wall_max_ns)) as wall_max_ns,
+        sum(stage_minutes.busy_sum_ns) as busy_sum_ns,
+        quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)(busy_q) as busy_quantiles,
+        toUInt64(max(stage_minutes.busy_max_ns)) as busy_max_ns,
+        sum(stage_minutes.gpu_count) as gpu_count,
+        sum(stage_minutes.gpu_sum_ns) as gpu_sum_ns,
+        quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)(gpu_q) as gpu_quantiles,
+        toUInt64(max(stage_minutes.gpu_max_ns)) as gpu_max_ns
+    from tailspan.stage_minutes
+    where
+        minute >= {since:DateTime64(9, 'UTC')}
+        and minute < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    group by stage
+)
+
+select
+    stage,
+    count,
+    error_count,
+    if(stage = 'request', 1, wall_sum_ns / sumIf(wall_sum_ns, stage != 'request') over ()) as share_ratio,
+    wall_sum_ns,
+    wall_quantiles[1] as wall_p50_ns,
+    wall_quantiles[2] as wall_p90_ns,
+    wall_quantiles[3] as wall_p95_ns,
+    wall_quantiles[4] as wall_p99_ns,
+    wall_quantiles[5] as wall_p999_ns,
+    wall_max_ns,
+    busy_sum_ns,
+    if(busy_sum_ns > 0, busy_quantiles[1], null) as busy_p50_ns,
+    if(busy_sum_ns > 0, busy_quantiles[2], null) as busy_p90_ns,
+    if(busy_sum_ns > 0, busy_quantiles[3], null) as busy_p95_ns,
+    if(busy_sum_ns > 0, busy_quantiles[4], null) as busy_p99_ns,
+    if(busy_sum_ns > 0, busy_quantiles[5], null) as busy_p999_ns,
+    if(busy_sum_ns > 0, busy_max_ns, null) as busy_max_ns,
+    gpu_count,
+    gpu_sum_ns,
+    if(gpu_count > 0, gpu_quantiles[1], null) as gpu_p50_ns,
+    if(gpu_count > 0, gpu_quantiles[2], null) as gpu_p90_ns,
+    if(gpu_count > 0, gpu_quantiles[3], null) as gpu_p95_ns,
+    if(gpu_count > 0, gpu_quantiles[4], null) as gpu_p99_ns,
+    if(gpu_count > 0, gpu_quantiles[5], null) as gpu_p999_ns,
+    if(gpu_count > 0, gpu_max_ns, null) as gpu_max_ns
+from totals
+order by
+    transform(
+        stage,
+        [
+            'tls', 'receive', 'tokenize', 'dispatch', 'queue', 'prefill', 'decode', 'preempted', 'detokenize',
+            'respond', 'unattributed', 'request'
+        ],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 98, 99],
+        90
+    ),
+    stage

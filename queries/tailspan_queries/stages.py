@@ -1,0 +1,118 @@
+"""The stage report: how long every stage takes, and its share of all requests and of the slowest.
+
+In: a client, a window, filters. Out: `StageReport`.
+Percentiles come from the raw spans (exact) up to `EXACT_LIMIT` requests, above it from the per-minute rollup, whose
+window is widened to whole minutes; the shares at the tail always come from the raw spans.
+Percentile q of the rollup is within 1 % of the value at rank floor(q * (n - 1)) of the sorted spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tailspan_queries import diagnosis
+from tailspan_queries.client import Client
+from tailspan_queries.filters import ALL, Filters
+from tailspan_queries.records import (
+    EXACT,
+    QUANTILES,
+    REQUEST,
+    ROLLUP,
+    TAIL_QUANTILE,
+    Distribution,
+    Method,
+    StageReport,
+    StageRow,
+    Tail,
+)
+from tailspan_queries.times import Window
+
+EXACT_LIMIT = 100_000
+"""Requests up to which the raw spans are read unless the caller decides."""
+
+
+def stage_report(
+    client: Client,
+    window: Window,
+    filters: Filters = ALL,
+    *,
+    method: Method | None = None,
+    tail_quantile: float = TAIL_QUANTILE,
+    warnings: Sequence[str] = (),
+) -> StageReport:
+    """Ask ClickHouse and return the report.
+
+    `warnings` are lines that the caller wants under the table, such as dropped records.
+    Raises: UserError as `client` says.
+    """
+    parameters = {**window.parameters, **filters.parameters}
+    chosen = method or choose_method(client, window, filters)
+    if chosen is ROLLUP:
+        window = window.whole_minutes
+        parameters |= window.parameters
+    stages = client.run("stages" if chosen is EXACT else "stages_rollup", parameters).records()
+    tail = client.run("tail_share", {**parameters, "quantile": tail_quantile}).records()
+    report = build(window, filters, chosen, stages, tail, tail_quantile)
+    return replace(report, warnings=tuple(warnings))
+
+
+def choose_method(client: Client, window: Window, filters: Filters) -> Method:
+    """Return the exact method as long as the requests are few enough to read one by one."""
+    widened = window.whole_minutes
+    row = client.run("data_range", {**widened.parameters, **filters.parameters}).records()[0]
+    return EXACT if row["window_requests"] <= EXACT_LIMIT else ROLLUP
+
+
+def build(
+    window: Window,
+    filters: Filters,
+    method: Method,
+    stages: Sequence[Mapping[str, Any]],
+    tail_rows: Sequence[Mapping[str, Any]],
+    tail_quantile: float,
+) -> StageReport:
+    """Join the answers of both queries into a report."""
+    tails = {row["stage"]: row for row in tail_rows}
+    rows = tuple(stage_row(row, tails.get(row["stage"], {})) for row in stages)
+    whole = tails.get(REQUEST)
+    tail = Tail(
+        quantile=tail_quantile,
+        requests=whole["tail_requests"] if whole else 0,
+        threshold_ns=whole["threshold_ns"] if whole else 0.0,
+        mean_ns=whole["tail_mean_ns"] if whole else 0.0,
+    )
+    requests = next((row.count for row in rows if row.stage == REQUEST), 0)
+    return StageReport(
+        window=window,
+        filters=filters,
+        method=method,
+        requests=requests,
+        rows=rows if requests else (),
+        tail=tail,
+        diagnosis=diagnosis.diagnose(rows, tail),
+        cautions=diagnosis.cautions(rows, tail),
+    )
+
+
+def stage_row(row: Mapping[str, Any], tail: Mapping[str, Any]) -> StageRow:
+    """Turn one row of the stages query and its row of the tail query into a record."""
+    return StageRow(
+        stage=row["stage"],
+        count=row["count"],
+        error_count=row["error_count"],
+        share_ratio=row["share_ratio"],
+        tail_share_ratio=tail.get("tail_share_ratio", 0.0),
+        tail_mean_ns=tail.get("tail_mean_ns", 0.0),
+        variance_share_ratio=row.get("variance_share_ratio"),
+        wall=distribution(row, "wall", row["count"]),
+        busy=distribution(row, "busy", row["count"]) if row["busy_p50_ns"] is not None else None,
+        gpu=distribution(row, "gpu", row["gpu_count"]) if row["gpu_p50_ns"] is not None else None,
+    )
+
+
+def distribution(row: Mapping[str, Any], kind: str, count: int) -> Distribution:
+    """Collect the columns of one kind of time: `wall`, `busy` or `gpu`."""
+    names = ("sum", *QUANTILES, "max")
+    return Distribution(count, **{f"{name}_ns": row[f"{kind}_{name}_ns"] for name in names})

@@ -1,0 +1,170 @@
+"""The trace report: every span of one trace, and for each request in it the ledger of its stages.
+
+In: a client and what the user calls the trace. Out: `TraceReport`.
+A stage belongs to the request whose span is its parent, so two requests in one trace keep their own ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tailspan import attributes
+from tailspan_queries import waterfall
+from tailspan_queries.client import Client
+from tailspan_queries.lookup import find_trace
+
+SPAN_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """One span; the names are the columns of query `trace`."""
+
+    span_id: str
+    parent_span_id: str
+    service: str
+    instance: str
+    name: str
+    kind: int
+    start_ns: int
+    duration_ns: int
+    role: str
+    stage: str
+    model: str
+    request_id: str
+    engine_id: str
+    first_step: int
+    last_step: int
+    status_code: int
+    status_message: str
+    input_tokens: int
+    output_tokens: int
+    busy_ns: int
+    gpu_ns: int
+    ttft_ns: int
+    attributes_string: Mapping[str, str]
+    attributes_int: Mapping[str, int]
+    attributes_double: Mapping[str, float]
+    attributes_bool: Mapping[str, bool]
+    link_trace_ids: Sequence[str]
+
+    @property
+    def interval(self) -> waterfall.Interval:
+        """Begin and end, ns since the epoch."""
+        return self.start_ns, self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """The engine steps from the first to the last of a stage."""
+
+    steps: int
+    requests_mean: float
+    prefill_tokens: int
+    decode_tokens: int
+    wall_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One request: its stages in the order of time, and what they leave over."""
+
+    request: SpanRow
+    stages: tuple[SpanRow, ...]
+    gaps: tuple[waterfall.Interval, ...]
+
+    @property
+    def unattributed_ns(self) -> int:
+        """End-to-end time less the sum of the stages; negative if stages overlap."""
+        return self.request.duration_ns - sum(stage.duration_ns for stage in self.stages)
+
+    @property
+    def totals_ns(self) -> dict[str, int]:
+        """Wall time of each stage and `unattributed`, in the order of time."""
+        totals: dict[str, int] = {}
+        for stage in self.stages:
+            totals[stage.stage] = totals.get(stage.stage, 0) + stage.duration_ns
+        return {**totals, attributes.UNATTRIBUTED: self.unattributed_ns}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """One trace: all spans in the order of time, the requests among them, and the engine steps by span id."""
+
+    trace_id: str
+    spans: tuple[SpanRow, ...]
+    requests: tuple[Ledger, ...]
+    steps: Mapping[str, StepSummary]
+
+    @property
+    def interval(self) -> waterfall.Interval:
+        """Begin of the first span and end of the last, ns since the epoch."""
+        return min(span.start_ns for span in self.spans), max(span.interval[1] for span in self.spans)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the trace holds more spans than are listed."""
+        return len(self.spans) >= SPAN_LIMIT
+
+
+def trace_report(client: Client, text: str) -> TraceReport:
+    """Find the trace that `text` names and return its report.
+
+    Raises: UserError if there is no such trace, more than one, or as `client` says.
+    """
+    found = find_trace(client, text)
+    parameters = {"trace_id": found.trace_id, **found.window.parameters}
+    spans = tuple(SpanRow(**row) for row in client.run("trace", {**parameters, "limit": SPAN_LIMIT}).records())
+    steps = client.run("trace_steps", parameters).records() if any(span.engine_id for span in spans) else []
+    return TraceReport(
+        trace_id=found.trace_id,
+        spans=spans,
+        requests=ledgers(spans),
+        steps={row["span_id"]: step_summary(row) for row in steps},
+    )
+
+
+def step_summary(row: Mapping[str, Any]) -> StepSummary:
+    """Turn one row of query `trace_steps` into a record."""
+    return StepSummary(**{field.name: row[field.name] for field in fields(StepSummary)})
+
+
+def ledgers(spans: Sequence[SpanRow]) -> tuple[Ledger, ...]:
+    """Return a ledger for each request span, in the order of time."""
+    found = []
+    for request in spans:
+        if request.role != attributes.ROLE_REQUEST:
+            continue
+        stages = tuple(
+            span for span in spans if span.role == attributes.ROLE_STAGE and span.parent_span_id == request.span_id
+        )
+        uncovered = waterfall.gaps(request.interval, [stage.interval for stage in stages])
+        found.append(Ledger(request, stages, tuple(uncovered)))
+    return tuple(found)
+
+
+def tree(spans: Sequence[SpanRow]) -> list[tuple[int, SpanRow]]:
+    """Return the spans with their depth, each parent before its children, siblings in the order of time.
+
+    A span whose parent is not in the trace is a root, and so is the first of spans that name each other as parents.
+    """
+    known = {span.span_id for span in spans}
+    children: dict[str, list[SpanRow]] = {}
+    for span in spans:
+        parent = span.parent_span_id if span.parent_span_id in known and span.parent_span_id != span.span_id else ""
+        children.setdefault(parent, []).append(span)
+    ordered: list[tuple[int, SpanRow]] = []
+    seen: set[int] = set()
+    for root in (*children.get("", ()), *spans):
+        pending = [(0, root)]
+        while pending:
+            depth, span = pending.pop()
+            if id(span) in seen:
+                continue
+            seen.add(id(span))
+            ordered.append((depth, span))
+            pending += [(depth + 1, child) for child in reversed(children.get(span.span_id, ()))]
+    return ordered

@@ -1,0 +1,121 @@
+"""One ClickHouse for all tests of the queries, filled with traffic whose times are known."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tailspan import attributes
+from tailspan.agent import histogram
+from tailspan_queries.client import Client, connect
+from tailspan_queries.times import Window
+from tests.queries import traffic
+from tests.support.collector import RunningCollector
+
+DAY_NS = 24 * 60 * traffic.MINUTE_NS
+
+
+@pytest.fixture(scope="session")
+def collector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCollector]:
+    """A running collector."""
+    with RunningCollector(tmp_path_factory.mktemp("queries") / "data", "--batch-seconds", "0.2") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bursty() -> list[traffic.Request]:
+    """Four thousand requests of two models, in bursts."""
+    return traffic.bursty(4000)
+
+
+@pytest.fixture(scope="session")
+def pair() -> tuple[traffic.Request, traffic.Request]:
+    """Two requests of one trace that overlap in time and have different stages; a day after the bursts."""
+    trace_id = b"\xab" * 16
+    caller = b"\x0c" * 8
+    first = traffic.Request(
+        trace_id,
+        b"\x01" * 8,
+        traffic.BEGIN_NS + DAY_NS,
+        "pair",
+        "chat",
+        "worker-0",
+        (
+            traffic.Stage("receive", 300_000, 250_000),
+            traffic.Stage("queue", 4_100_000_000),
+            traffic.Stage(
+                "decode",
+                1_150_000_000,
+                1_100_000_000,
+                460_000_000,
+                {
+                    attributes.ENGINE_ID: "engine-1",
+                    attributes.STEP_FIRST: 2,
+                    attributes.STEP_LAST: 21,
+                    attributes.ITL_HISTOGRAM: histogram.encode([20_000_000] * 90 + [80_000_000] * 10),
+                },
+            ),
+            traffic.Stage("respond", 1_200_000),
+        ),
+        gap_ns=62_000_000,
+        ttft_ns=4_590_000_000,
+        input_tokens=512,
+        output_tokens=64,
+        parent_span_id=caller,
+    )
+    second = traffic.Request(
+        trace_id,
+        b"\x02" * 8,
+        traffic.BEGIN_NS + DAY_NS + 1_000_000_000,
+        "pair",
+        "chat",
+        "worker-0",
+        (traffic.Stage("queue", 500_000_000), traffic.Stage("prefill", 2_000_000_000), traffic.Stage("respond", 7)),
+        gap_ns=0,
+        input_tokens=9,
+        failed=True,
+        parent_span_id=caller,
+    )
+    return first, second
+
+
+@pytest.fixture(scope="session")
+def steps() -> list[traffic.Step]:
+    """Sixty engine steps, of which the first request of `pair` takes part in number 2 to 21."""
+    begin = traffic.BEGIN_NS + DAY_NS + 4_200_000_000
+    return [
+        traffic.Step(number, begin + number * 40_000_000, 38_000_000, 3 + number % 3, 2_000_000, (b"\xab" * 16,))
+        for number in range(1, 61)
+    ]
+
+
+@pytest.fixture(scope="session")
+def client(
+    collector: RunningCollector,
+    bursty: list[traffic.Request],
+    pair: tuple[traffic.Request, traffic.Request],
+    steps: list[traffic.Step],
+) -> Iterator[Client]:
+    """A client of a ClickHouse that holds all of this."""
+    spans = [span for request in (*bursty, *pair) for span in traffic.request_spans(request)]
+    spans += [traffic.step_span(step, "engine-1") for step in steps]
+    # The same prefix as that of `pair`, to be ambiguous, and the steps of another engine with the same numbers.
+    other = traffic.make_span(b"\xab" * 3 + b"\x11" * 13, b"\x09" * 8, b"", "GET /health", traffic.BEGIN_NS, 1000, {})
+    spans.append(("web", "", other))
+    spans += [traffic.step_span(traffic.Step(2, steps[0].start_ns, 38_000_000, 99, 0), "engine-2")]
+    collector.export(*traffic.messages(spans))
+    assert collector.wait_rows(len(spans)) == len(spans)
+    client = connect(collector.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def burst_window() -> Window:
+    """A window of whole minutes that holds all bursts."""
+    return Window(traffic.BEGIN_NS, traffic.BEGIN_NS + 60 * traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def pair_window() -> Window:
+    """A window that holds the two requests of one trace and the engine steps."""
+    return Window(traffic.BEGIN_NS + DAY_NS, traffic.BEGIN_NS + DAY_NS + traffic.MINUTE_NS)

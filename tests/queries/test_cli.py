@@ -1,0 +1,287 @@
+"""The reading commands as a user calls them: formats, exit codes and error lines."""
+
+import csv
+import http.server
+import io
+import json
+import os
+import re
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tailspan.cli import main
+from tailspan_queries import catalog
+from tailspan_queries.client import Client
+from tests.queries import traffic
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+PAIR = ["--since", "2026-11-30T12:00Z", "--until", "2026-11-30T12:01Z"]
+BURSTS = ["--since", "2026-11-29T12:00Z", "--until", "2026-11-29T13:00Z"]
+EMPTY = ["--since", "2026-11-29T10:00Z", "--until", "2026-11-29T11:00Z"]
+TRACE_ID = "ab" * 16
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _environment(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the commands to the test's ClickHouse, away from the tester's terminal."""
+    monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def same_as_snapshot(name: str, text: str) -> None:
+    """Compare with the stored output; TAILSPAN_UPDATE_SNAPSHOTS=1 stores it anew."""
+    file = SNAPSHOTS / name
+    if os.environ.get("TAILSPAN_UPDATE_SNAPSHOTS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("stages.txt", ["stages", *PAIR]),
+        ("stages_all.txt", ["stages", *PAIR, "--time", "all"]),
+        ("stages_bursts.txt", ["stages", *BURSTS, "--model", "small"]),
+        ("stages_rollup.txt", ["stages", *BURSTS, "--rollup"]),
+        ("stages.json", ["stages", *PAIR, "--format", "json"]),
+        ("stages.csv", ["stages", *PAIR, "--format", "csv"]),
+        ("trace.txt", ["trace", TRACE_ID]),
+        ("trace.json", ["trace", TRACE_ID, "--format", "json"]),
+        ("trace.csv", ["trace", TRACE_ID, "--format", "csv"]),
+        ("trace_step.txt", ["trace", f"{5:032x}"]),
+        ("slowest.txt", ["slowest", *BURSTS, "-n", "4"]),
+        ("slowest.json", ["slowest", *PAIR, "--format", "json"]),
+        ("slowest.csv", ["slowest", *BURSTS, "-n", "2", "--format", "csv"]),
+        ("query_list.txt", ["query"]),
+        ("query_ttft.txt", ["query", "ttft", *BURSTS]),
+        ("query_itl.txt", ["query", "itl", *PAIR]),
+        ("query_steps.json", ["query", "steps", *PAIR, "--format", "json"]),
+        ("query_services.csv", ["query", "services", *PAIR, "--format", "csv"]),
+    ],
+)
+def test_output_is_as_documented(capsys: Capture, name: str, arguments: list[str]) -> None:
+    """Each command prints what its snapshot holds, nothing to standard error, no colour, at most 100 columns."""
+    assert main(arguments) == 0
+    found = capsys.readouterr()
+    assert found.err == ""
+    assert "\x1b" not in found.out
+    if name.endswith(".txt"):
+        assert max(map(len, found.out.splitlines())) <= 100
+    same_as_snapshot(name, found.out)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["stages", *PAIR], ["trace", TRACE_ID], ["slowest", *PAIR], ["query", "steps", *PAIR]]
+)
+def test_json_is_json_and_csv_is_csv(capsys: Capture, arguments: list[str]) -> None:
+    """Every command's JSON and CSV can be read back, and agree in the number of rows."""
+    assert main([*arguments, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--format", "csv"]) == 0
+    header, *lines = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert all(len(line) == len(header) for line in lines)
+    key = {"stages": "stages", "trace": "spans", "slowest": "requests", "query": "rows"}[arguments[0]]
+    assert len(document[key]) == len(lines) > 0
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("arguments", [["stages", *PAIR, "--time", "all"], ["trace", TRACE_ID], ["slowest", *BURSTS]])
+def test_tables_fit_the_terminal(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: list[str], columns: int
+) -> None:
+    """In a narrow and in a wide terminal no line is longer than the terminal, and nothing is cut."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert columns - 25 <= max(map(len, out.splitlines())) <= columns
+    assert "…" not in out
+
+
+@pytest.mark.parametrize("coloured", [True, False])
+def test_colour_only_where_it_is_wanted(capsys: Capture, monkeypatch: pytest.MonkeyPatch, coloured: bool) -> None:
+    """A terminal gets colour, unless NO_COLOR is set; the text is the same."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    if not coloured:
+        monkeypatch.setenv("NO_COLOR", "1")
+    main(["trace", TRACE_ID])
+    found = capsys.readouterr().out
+    assert bool(re.search(r"\x1b\[[\d;]*3\d", found)) == coloured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["stages", "--since", "xx"],
+            "--since 'xx' is neither a duration nor a time. Use a duration such as 15m, 2h or 1d",
+        ),
+        (["slowest", "--until", "1 hour"], "--until '1 hour' is neither a duration nor a time. Use"),
+        (["stages", "--since", "1m", "--until", "2h"], "--since 1m is not before --until 2h. Put the earlier"),
+        (
+            ["stages", "--format", "xml"],
+            "Invalid value for '--format': 'xml' is not one of 'table', 'json', 'csv'. See",
+        ),
+        (["stages", "--sinc", "1h"], "No such option"),
+        (["slowest", "-n", "0"], "Invalid value for '-n'"),
+        (["trace"], "Missing argument 'ID'. See: tailspan trace --help"),
+        (["trace", "fe" * 16], f"there is no trace or request '{'fe' * 16}'. List some with `tailspan slowest`"),
+        (["trace", "abab"], "'abab' is too short for a trace id. Give at least 6"),
+        (["trace", "ababab"], "'ababab' fits several traces: ababab"),
+        (["query", "itll"], "there is no query 'itll'. Did you mean itl?"),
+        (["query", "./none.sql"], "cannot read ./none.sql: No such file or directory. Give a .sql file"),
+        (["query", "trace"], "query trace needs the parameter trace_id (String). Add --param trace_id=VALUE"),
+        (["query", "itl", "--param", "x=1"], "query itl has no parameter 'x'. It takes: since, until"),
+        (["query", "itl", "--param", "x"], "--param 'x' is not of the form name=value. Write"),
+        (["query", "steps", "--model", "m"], "query steps does not filter by model. Leave --model out"),
+        (["query", "slowest", "--param", "limit=many"], "ClickHouse rejected slowest: "),
+        (
+            ["stages", "--url", "http://127.0.0.1:1"],
+            "ClickHouse is not reachable at http://127.0.0.1:1. Start the collector",
+        ),
+        (
+            ["stages", "--url", "http://me:secret@127.0.0.1:1"],
+            "ClickHouse is not reachable at http://127.0.0.1:1. Start",
+        ),
+        (["stages", "--url", "localhost:8123"], "'localhost:8123' is no ClickHouse address. Use http://HOST:PORT"),
+        (["stages", "--url", "http://h:99999"], "'http://h:99999' is no ClickHouse address. Use"),
+    ],
+)
+def test_bad_input_is_one_clear_line(capsys: Capture, arguments: list[str], message: str) -> None:
+    """Each mistake gives exit code 2 and one line that says what is wrong and what to do; nothing else is printed."""
+    assert main(arguments) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.count("\n") == 1
+    assert found.err.startswith(f"tailspan: error: {message}")
+    assert "secret" not in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "form"),
+    [(["stages"], "table"), (["stages"], "json"), (["slowest"], "csv"), (["query", "ttft"], "table")],
+)
+def test_an_empty_window_says_when_there_is_data(capsys: Capture, arguments: list[str], form: str) -> None:
+    """No requests in the window is no error: a line says from when to when there are any, and how to ask for them."""
+    assert main([*arguments, *EMPTY, "--format", form, "--model", "small"]) == 0
+    found = capsys.readouterr()
+    assert found.err.startswith(
+        "tailspan: no requests for --model small between 2026-11-29 10:00:00 and 2026-11-29 11:00:00 UTC; "
+        "there are 2,764 from 2026-11-29 12:00:00 to"
+    )
+    since, until = re.findall(r"--(?:since|until) (\S+)", found.err)
+    assert main(["stages", "--since", since, "--until", until, "--model", "small", "--format", "json"]) == 0
+    if form == "json":
+        out = capsys.readouterr().out
+        assert json.loads(out)["requests"] == 2764
+
+
+def test_a_filter_that_fits_nothing_is_told_apart(capsys: Capture) -> None:
+    """A model that never sent a request is not a matter of the window."""
+    assert main(["stages", *BURSTS, "--model", "smal"]) == 0
+    assert "nor at any other time; `tailspan query services" in capsys.readouterr().err
+
+
+def test_a_query_that_finds_nothing_among_requests_says_so(capsys: Capture) -> None:
+    """Requests without what the query asks for are not reported as no requests."""
+    assert main(["query", "itl", *BURSTS]) == 0
+    assert capsys.readouterr().err == "tailspan: the query found nothing among the 4,000 requests of the window\n"
+
+
+def test_a_file_of_ones_own_runs_with_parameters(capsys: Capture, tmp_path: Path) -> None:
+    """Any .sql file runs, with the window, filters and parameters it uses."""
+    file = tmp_path / "my query.sql"
+    file.write_text(
+        "-- how many of a model\nselect count() as n, {word:String} as word, unhex('00ff') as raw, [1, 2] as list\n"
+        "from tailspan.requests where start >= {since:DateTime64(9, 'UTC')} and model = {model:String}\n"
+    )
+    arguments = [str(file), *BURSTS[:2], "--model", "small", "--param", "word=it's {x} \\ ok"]
+    assert main(["query", *arguments, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["n"], row["word"], row["list"]) == (2764, "it's {x} \\ ok", [1, 2])
+    file.write_text("select 1 frm x")
+    assert main(["query", str(file)]) == 2
+    assert "ClickHouse rejected" in capsys.readouterr().err
+    file.write_text("-- nothing\n")
+    assert main(["query", str(file)]) == 2
+    assert "holds no query" in capsys.readouterr().err
+
+
+def test_a_database_without_tailspan_tables_says_how_to_make_them(capsys: Capture, tmp_path: Path) -> None:
+    """A ClickHouse that was never migrated is told apart from a wrong query."""
+    file = tmp_path / "other.sql"
+    file.write_text("select * from tailspan.not_there")
+    assert main(["query", str(file)]) == 2
+    assert "has no tailspan tables. Create them with `tailspan migrate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["stages", "trace", "slowest", "query"])
+def test_every_command_has_help(capsys: Capture, name: str) -> None:
+    """--help exits with 0 and explains --format and --url."""
+    assert main([name, "--help"]) == 0
+    found = capsys.readouterr().out
+    assert f"Usage: tailspan {name}" in found
+    assert "--format" in found
+    assert "--url" in found
+
+
+def test_the_list_names_every_query(capsys: Capture) -> None:
+    """`tailspan query` without a name lists all shipped queries with their purpose."""
+    assert main(["query", "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["queries"]
+    assert [entry["name"] for entry in listed] == list(catalog.names())
+    assert all(entry["purpose"] for entry in listed)
+
+
+def test_percentiles_printed_are_those_of_numpy(capsys: Capture, bursty: list[traffic.Request]) -> None:
+    """What `tailspan stages --format csv` prints, exact and from the rollup, is NumPy's within the stated error."""
+    import numpy as np
+
+    for option, method, error in (("--exact", "linear", 1e-9), ("--rollup", "lower", 0.01)):
+        assert main(["stages", *BURSTS, option, "--format", "csv"]) == 0
+        for row in csv.DictReader(io.StringIO(capsys.readouterr().out)):
+            if row["stage"] in ("request", "unattributed"):
+                continue
+            values = [part.wall_ns for request in bursty for part in request.stages if part.name == row["stage"]]
+            for name, quantile in (("p50", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("p999", 99.9)):
+                expected = np.percentile(values, quantile, method=method)  # type: ignore[call-overload]
+                assert float(row[f"wall_{name}_ns"]) == pytest.approx(expected, rel=error)
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """A web server that is no ClickHouse."""
+
+    def do_GET(self) -> None:
+        """Answer like any page."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>hello</html>")
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+def test_another_program_on_the_port_is_told_apart(capsys: Capture) -> None:
+    """A port that answers, but not as ClickHouse does, is not reported as unreachable."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["stages", "--url", url]) == 2
+        server.shutdown()
+    assert capsys.readouterr().err.startswith(f"tailspan: error: what answers at {url} is no ClickHouse. Name its")
+
+
+def test_a_port_that_hangs_is_given_up_soon(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that accepts and says nothing costs seconds, not minutes."""
+    monkeypatch.setattr("tailspan_queries.client.CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        begin = time.monotonic()
+        assert main(["slowest", "--url", f"http://127.0.0.1:{server.getsockname()[1]}"]) == 2
+    assert time.monotonic() - begin < 5
+    assert "is not reachable" in capsys.readouterr().err
