@@ -1,0 +1,85 @@
+"""Why an insert into ClickHouse failed; whether to try again is part of the type.
+
+InsertError
+├── DataError        ClickHouse cannot decode the data: trying again cannot help, isolate the message
+├── TransientError   out of memory, disk full, not reachable: try again until it works
+└── UnclearError     anything else: try again a few times, then treat it as a DataError
+"""
+
+from __future__ import annotations
+
+import re
+
+_CODE = re.compile(r"Code: (\d+)")
+
+# Names: system.errors. Decoding and conversion errors that depend on nothing but the bytes.
+_DATA_CODES = frozenset({6, 25, 26, 27, 32, 33, 53, 69, 70, 72, 117, 128, 131, 321, 349, 434, 436, 443, 444, 523, 698})
+# Memory, disk, network, quotas, locks, shutdown.
+_TRANSIENT_CODES = frozenset(
+    {
+        3,
+        74,
+        75,
+        76,
+        159,
+        173,
+        198,
+        201,
+        202,
+        203,
+        209,
+        210,
+        225,
+        236,
+        241,
+        242,
+        243,
+        252,
+        279,
+        285,
+        319,
+        394,
+        425,
+        473,
+        999,
+    }
+)
+
+
+class InsertError(Exception):
+    """An insert failed; `code` is ClickHouse's error code, 0 if there is none."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class DataError(InsertError):
+    """ClickHouse cannot decode the data."""
+
+
+class TransientError(InsertError):
+    """The target cannot take data now."""
+
+
+class UnclearError(InsertError):
+    """Neither known to be the data's fault nor known to pass."""
+
+
+# A damaged length makes ClickHouse ask for as much memory at once as no honest batch (16 MB) needs, or go beyond the
+# limit of one insert; a machine that is short of memory fails at small sizes.
+_ASKS_TOO_MUCH = re.compile(
+    r"allocate chunk of [\d.]+ (GiB|TiB|PiB|EiB)|Too large size|limit exceeded for query|Query memory limit"
+)
+
+
+def classify(text: str, code: int | None = None) -> InsertError:
+    """Turn ClickHouse's error text into the error that says whether to try again."""
+    found = _CODE.search(text)
+    number = code if code is not None else int(found[1]) if found else 0
+    if number in _DATA_CODES or "Invalid protobuf data" in text or _ASKS_TOO_MUCH.search(text):
+        return DataError(number, text)
+    if number in _TRANSIENT_CODES:
+        return TransientError(number, text)
+    return UnclearError(number, text)

@@ -1,0 +1,112 @@
+"""Which schema files a database still needs, and applying them in order.
+
+The files `sql/NNNN_name.sql` are append-only: one object each, never edited once released. Each applied file leaves one
+row in `tailspan.migrations`; every file is idempotent, so one that was interrupted is simply run again.
+
+Errors: `UserError` when a file that was applied has changed since, or when the database is newer than this program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tailspan.errors import UserError
+
+SQL_FOLDER = Path(__file__).parent / "sql"
+PROTO_FILE = Path(__file__).parent / "otlp_traces.proto"
+PROTO_MESSAGE = "TracesRequest"
+
+
+class Database(Protocol):
+    """What migrations need from ClickHouse, embedded or not."""
+
+    def command(self, sql: str) -> None:
+        """Run a statement that returns nothing."""
+
+    def rows(self, sql: str) -> Sequence[Sequence[str]]:
+        """Run a query; every value as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One schema file."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the file text, hexadecimal."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was applied to a database and what is pending, each in order of version."""
+
+    applied: tuple[Migration, ...]
+    pending: tuple[Migration, ...]
+
+
+def load(folder: Path = SQL_FOLDER) -> tuple[Migration, ...]:
+    """Read the schema files in order; versions must run from 1 without a gap."""
+    migrations = []
+    for expected, path in enumerate(sorted(folder.glob("*.sql")), start=1):
+        number, _, name = path.stem.partition("_")
+        if int(number) != expected:
+            raise ValueError(f"{path.name}: expected number {expected:04}")
+        migrations.append(Migration(expected, name, path.read_text(encoding="utf-8")))
+    return tuple(migrations)
+
+
+def plan(database: Database, migrations: Sequence[Migration] | None = None) -> Plan:
+    """Compare the schema files with what the database says was applied."""
+    known = load() if migrations is None else tuple(migrations)
+    checksums = {int(version): checksum for version, checksum in _applied(database)}
+    if newer := [version for version in checksums if version > len(known)]:
+        raise UserError(
+            f"the database has schema version {max(newer)}, this tailspan knows up to {len(known)}",
+            "Upgrade tailspan: pip install --upgrade tailspan",
+        )
+    for migration in known:
+        if checksums.get(migration.version, migration.checksum) != migration.checksum:
+            raise UserError(
+                f"schema file {migration.version:04}_{migration.name}.sql was changed after it had been applied",
+                "Restore the file and put the change into a new one with the next number",
+            )
+    return Plan(
+        applied=tuple(item for item in known if item.version in checksums),
+        pending=tuple(item for item in known if item.version not in checksums),
+    )
+
+
+def apply(database: Database, migrations: Sequence[Migration] | None = None) -> Plan:
+    """Apply what is pending; return the plan that was carried out."""
+    todo = plan(database, migrations)
+    unrecorded = []
+    for migration in todo.pending:
+        database.command(migration.sql)
+        unrecorded.append(migration)
+        if migration.version >= 2:  # the table of applied files is itself file 2
+            for done in unrecorded:
+                database.command(_record(done))
+            unrecorded.clear()
+    return todo
+
+
+def _applied(database: Database) -> Sequence[Sequence[str]]:
+    if database.rows("exists table tailspan.migrations")[0][0] != "1":
+        return []
+    return database.rows("select version, any(checksum) from tailspan.migrations group by version order by version")
+
+
+def _record(migration: Migration) -> str:
+    return (
+        "insert into tailspan.migrations (version, name, checksum, applied_at) "
+        f"select {migration.version}, '{migration.name}', '{migration.checksum}', now64(3)"
+    )

@@ -1,0 +1,38 @@
+create view if not exists tailspan.stages -- noqa: PRS
+(
+    trace_id FixedString(16) comment 'Trace id, 16 raw bytes',
+    request_span_id FixedString(8) comment 'Span id of the request that the stage belongs to, 8 raw bytes',
+    span_id FixedString(8) comment 'Span id of the stage, 8 raw bytes',
+    stage LowCardinality(String) comment 'Name of the stage',
+    service LowCardinality(String) comment 'Service that served the request',
+    instance LowCardinality(String) comment 'Instance of the service',
+    model LowCardinality(String) comment 'Model asked for',
+    engine_id LowCardinality(String) comment 'The engine instance that ran the stage',
+    start DateTime64(9, 'UTC') comment 'Begin of the stage, UTC, ns',
+    wall_ns Int64 comment 'Wall time of the stage, ns',
+    busy_ns Int64 comment 'Time in which a CPU or GPU worked for the request in the stage, ns',
+    gpu_ns Int64 comment 'Device time within the stage, ns; -1 = no device measured',
+    first_step Int64 comment 'First engine step of a prefill or decode stage',
+    last_step Int64 comment 'Last engine step of a prefill or decode stage',
+    status_code Int8 comment 'OTLP status: 0 unset, 1 ok, 2 error'
+)
+as
+select
+    trace_id,
+    parent_span_id as request_span_id,
+    span_id,
+    stage,
+    service,
+    instance,
+    model,
+    engine_id,
+    start,
+    duration_ns as wall_ns,
+    busy_ns,
+    gpu_ns,
+    first_step,
+    last_step,
+    status_code
+from tailspan.spans
+where role = 'stage'
+comment 'Every stage of every request, one row each; the stages of a request partition its wall time'

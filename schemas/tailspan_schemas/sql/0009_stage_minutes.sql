@@ -1,0 +1,30 @@
+create table if not exists tailspan.stage_minutes -- noqa: PRS
+(
+    minute DateTime('UTC') comment 'Minute in which the span began, UTC',
+    service LowCardinality(String) comment 'Service that served the requests',
+    instance LowCardinality(String) comment 'Instance of the service',
+    model LowCardinality(String) comment 'Model asked for',
+    stage LowCardinality(String) comment 'Stage; request = end-to-end; unattributed = what no stage of a request covers',
+    count SimpleAggregateFunction(sum, UInt64) comment 'Spans, count',
+    error_count SimpleAggregateFunction(sum, UInt64) comment 'Spans with status error, count',
+    input_tokens SimpleAggregateFunction(sum, Int64) comment 'Prompt tokens; only in rows of stage request, count',
+    output_tokens SimpleAggregateFunction(sum, Int64) comment 'Generated tokens; only in rows of stage request, count',
+    wall_sum_ns SimpleAggregateFunction(sum, UInt64) comment 'Sum of wall times, ns',
+    wall_max_ns SimpleAggregateFunction(max, UInt64) comment 'Longest wall time, ns',
+    busy_sum_ns SimpleAggregateFunction(sum, UInt64) comment 'Sum of busy times, ns',
+    busy_max_ns SimpleAggregateFunction(max, UInt64) comment 'Longest busy time, ns',
+    gpu_count SimpleAggregateFunction(sum, UInt64) comment 'Spans whose device time was measured, count',
+    gpu_sum_ns SimpleAggregateFunction(sum, UInt64) comment 'Sum of device times, ns',
+    gpu_max_ns SimpleAggregateFunction(max, UInt64) comment 'Longest device time, ns',
+    wall_q AggregateFunction(quantilesDD(0.01, 0.5, 0.9, 0.95, 0.99, 0.999), UInt64)
+        comment 'Sketch of wall times, ns, relative error 1 %; read with quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)',
+    busy_q AggregateFunction(quantilesDD(0.01, 0.5, 0.9, 0.95, 0.99, 0.999), UInt64)
+        comment 'Sketch of busy times, ns, relative error 1 %',
+    gpu_q AggregateFunction(quantilesDD(0.01, 0.5, 0.9, 0.95, 0.99, 0.999), UInt64)
+        comment 'Sketch of measured device times, ns, relative error 1 %'
+)
+engine = AggregatingMergeTree
+partition by toDate(minute)
+order by (stage, service, model, instance, minute)
+settings non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
+comment 'Times of every stage by minute; several rows of one key are parts of one sum until they merge, so always aggregate'

@@ -1,0 +1,15 @@
+create materialized view if not exists tailspan.traces_mv to tailspan.traces as
+select
+    trace_id,
+    toDate(min(spans.start), 'UTC') as day,
+    min(spans.start) as start,
+    max(fromUnixTimestamp64Nano(toUnixTimestamp64Nano(spans.start) + spans.duration_ns, 'UTC')) as end,
+    max(spans.start) as last_start,
+    count() as span_count,
+    countIf(status_code = 2) as error_count,
+    countIf(role = 'request') as request_count,
+    countIf(role = 'step') as step_count,
+    max(if(parent_span_id = toFixedString('', 8), service, '')) as root_service,
+    max(if(parent_span_id = toFixedString('', 8), name, '')) as root_name
+from tailspan.spans
+group by trace_id
