@@ -1,0 +1,66 @@
+"""The texts the demo's prompts are made of: questions, and notes to read before answering them.
+
+Written for tailspan; no user's text is in here.
+"""
+
+from __future__ import annotations
+
+QUESTIONS = (
+    "Explain in plain words how a heat pump warms a house in winter.",
+    "Write a short story about a lighthouse keeper who finds a letter in a bottle.",
+    "What is the difference between latency and throughput?",
+    "Give me five ideas for a quick dinner with rice and beans.",
+    "How does a bicycle stay upright while it moves?",
+    "Draft a friendly email that moves Tuesday's meeting to Thursday.",
+    "Why is the sky blue, and why is the sunset red?",
+    "List the steps to plant a tree in a small garden.",
+    "What should I check before I buy a used car?",
+    "Describe a walk through an old town on a rainy evening.",
+    "How do I read a file line by line in Python?",
+    "Explain what a database index is to someone who has never used one.",
+    "Write a poem of eight lines about the first day of spring.",
+    "What are the planets of the solar system, in order?",
+    "How can a small team decide which bug to mend first?",
+    "Give three reasons to measure the slowest requests and not only the average.",
+    "What is photosynthesis good for?",
+    "Tell me how to brew a good cup of coffee without a machine.",
+    "What happened during the first landing on the moon?",
+    "Suggest a plan for learning to swim as an adult.",
+    "How does a vaccine teach the body to defend itself?",
+    "Write a product description for a lamp that dims by itself.",
+    "What is the best way to store fresh herbs?",
+    "Explain the rules of chess to a child.",
+    "Why do cats purr?",
+    "How do I convince my neighbour to share the cost of a new fence?",
+    "Compare trains and planes for a journey of six hundred kilometres.",
+    "What does a queue at a bakery have in common with a queue in a computer?",
+    "Write a dialogue between a baker and an astronaut.",
+    "How is glass made?",
+    "Summarize the idea of compound interest with one example.",
+    "What can I do with a broken umbrella?",
+)
+
+NOTES = (
+    "The bakery on the corner opens at six and sells its last loaf before ten.",
+    "Every machine in the hall reports its temperature once a minute, and nobody reads the reports.",
+    "The river rose by half a metre in one night, and the lower path was closed for a week.",
+    "A request waited for two seconds because a longer one had been admitted just before it.",
+    "Our library lends tools as well as books, and the drill is always out on Saturdays.",
+    "The new timetable saves four minutes for most passengers and costs twenty for a few.",
+    "She painted the door green, then blue, and in the end left it as it had been.",
+    "When the cache was cold the first answer took three times as long as the second.",
+    "The orchard has forty apple trees of eleven kinds, and the oldest still bears fruit.",
+    "A good map leaves out almost everything, and that is why it can be read.",
+    "The committee met on Monday, argued until noon and agreed on the date of the next meeting.",
+    "Snow fell early this year, and the pass was closed before the last hikers had come down.",
+    "The engineer doubled the size of the batch, and the slowest requests became slower still.",
+    "Grandfather kept the receipts of fifty years in shoe boxes, sorted by the colour of the paper.",
+    "The ferry runs every hour in summer, and twice a day when the tourists have left.",
+    "Nobody knew who had planted the roses, but everyone agreed that they should stay.",
+    "The average wait was short, yet one caller in a hundred gave up before anyone answered.",
+    "A violin and a radio were sold at the market for the same price.",
+    "The kettle takes three minutes, the toast takes two, and the egg takes as long as it likes.",
+    "After the storm the street was full of branches, and of people who had come to look at them.",
+    "The clock in the tower has been four minutes slow since it was repaired.",
+    "They measured the bridge twice and got two lengths, because the day had grown warmer.",
+)
