@@ -1,0 +1,1 @@
+"""Benchmarks: every performance claim of the documentation is measured by a file of this folder."""

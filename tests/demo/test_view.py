@@ -1,0 +1,102 @@
+"""What the demo prints, from a result whose numbers are known."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tailspan_queries.console import plain
+from tailspan_queries.demo.agreement import Agreement, Comparison
+from tailspan_queries.demo.reports import Reports
+from tailspan_queries.demo.session import DemoResult, Options
+from tailspan_queries.demo.view import DEFAULT_DATA, demo_json, render_demo
+from tailspan_queries.filters import ALL
+from tailspan_queries.records import EXACT, StageReport, Tail
+from tailspan_queries.times import Window
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def result() -> DemoResult:
+    """Return a run of two requests, of which one has no trace."""
+    window = Window(1_700_000_000_000_000_000, 1_700_000_060_000_000_000)
+    comparison = Comparison(1, 2.0 * MS, 3.0 * MS, 4.0 * MS, 0.01, 0.015, 0.019, 0)
+    agreement = Agreement(
+        requests=2,
+        failed=0,
+        traces=1,
+        exactly_one_trace=1,
+        missing=("ab" * 16,),
+        doubled=(),
+        strangers=0,
+        network_ns_p50=0.5 * MS,
+        unattributed_ratio_p50=0.001,
+        unattributed_ratio_p99=0.021,
+        overlap_ns_max=0,
+        begin_ns_p50=1.0 * MS,
+        begin_ns_max=9.0 * MS,
+        ttft=comparison,
+        e2e=comparison,
+    )
+    stages = StageReport(window, ALL, EXACT, 1, (), Tail(0.99, 1, 5.0 * MS, 5.0 * MS), diagnosis="queue is 71 % of it.")
+    options = Options(requests=2, rate_per_s=2.0, seed=1, data=Path("/data folder"))
+    return DemoResult(options, window, agreement, Reports(stages, None), ("HTTP 500",), 1.5)
+
+
+def printed(result: DemoResult) -> str:
+    """Return the demo's output as text on one long line per line."""
+    console = Console(file=io.StringIO(), width=400)
+    console.print(render_demo(result, 100))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_missing_trace_cannot_be_overlooked(result: DemoResult) -> None:
+    """The sentence counts, and names the trace ids to look for."""
+    text = printed(result)
+    assert "1 of 2 requests sent have exactly one trace; 1 without a trace: abab" in text
+    assert "! a request failed: HTTP 500" in text
+
+
+def test_the_proof_states_its_numbers(result: DemoResult) -> None:
+    """Unexplained share, network share, begin and both comparisons are printed with their units."""
+    text = printed(result)
+    assert "0.10% unexplained at the median and 2.10% at p99" in text
+    assert "500 µs at the median" in text
+    assert "9.00 ms at most" in text
+    assert [line.split()[:3] for line in text.splitlines() if line.startswith("TTFT")] == [["TTFT", "1", "2.00"]]
+
+
+def test_the_next_commands_can_be_pasted(result: DemoResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data folder with a space is quoted, and the default folder needs no option."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert "tailspan up --data '/data folder' " in printed(result)
+    default = replace(result.options, data=DEFAULT_DATA.absolute())
+    assert "tailspan up  " in printed(replace(result, options=default))
+
+
+def test_a_command_that_the_shell_does_not_find_is_shown_with_its_path(
+    result: DemoResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started through make, the environment is not on PATH: the path from here is printed."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.chdir(Path(sys.executable).parent.parent)
+    assert "  bin/tailspan stages --since" in printed(result)
+
+
+def test_json_carries_what_machines_ask_for(result: DemoResult) -> None:
+    """The documented keys are there and the object is valid JSON."""
+    found = json.loads(json.dumps(plain(demo_json(result)), allow_nan=False))
+    assert (found["requests"], found["traces"]) == (2, 1)
+    assert found["unattributed_ratio"] == {"p50": 0.001, "p99": 0.021}
+    assert found["client_agreement"]["ttft_ratio_p99"] == found["client_agreement"]["e2e_ratio_p99"] == 0.015
+    assert found["client_agreement"]["holds"] is False
+    assert found["diagnosis"] == "queue is 71 % of it."
+    assert {"stages", "slowest", "load", "data", "window"} <= found.keys()

@@ -1,0 +1,77 @@
+"""The documents: links lead somewhere, commands exist, and named files are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tailspan.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+OUR_COMMAND = re.compile(r"(?:^\s*(?:\$ )?|`)tailspan ([a-z]+)", re.MULTILINE)
+OUR_TARGET = re.compile(r"(?:^\s*(?:\$ )?|`)make ([a-z]+)", re.MULTILINE)
+OUR_FILE = re.compile(
+    r"`((?:instrumentation|collector|schemas|queries|tests|benchmarks|docs|deploy|\.ci)/[\w./-]*\w)/?`"
+)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def code_of(document: Path) -> str:
+    """Return only what is set as code in a document."""
+    return "\n".join(match[0] for match in CODE.finditer(document.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request: pytest.FixtureRequest) -> Path:
+    """Return one document after the other."""
+    path: Path = request.param
+    return path
+
+
+def test_links_resolve(document: Path) -> None:
+    """Every link to a file of ours, and every anchor in it, exists."""
+    broken = []
+    for link in LINK.findall(FENCE.sub("", document.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_commands_exist(document: Path) -> None:
+    """Every `tailspan` command that is shown is one of the table."""
+    assert set(OUR_COMMAND.findall(code_of(document))) <= set(COMMANDS)
+
+
+def test_targets_exist(document: Path) -> None:
+    """Every `make` target that is shown is one of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(OUR_TARGET.findall(code_of(document))) <= targets
+
+
+def test_named_files_exist(document: Path) -> None:
+    """Every file or folder of ours that is named in code style is there."""
+    named = OUR_FILE.findall(document.read_text(encoding="utf-8"))
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_readme_shows_the_two_commands() -> None:
+    """A newcomer finds `make demo` and `make test`."""
+    code = code_of(ROOT / "README.md")
+    assert "make demo" in code
+    assert "make test" in code
