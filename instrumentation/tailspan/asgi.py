@@ -50,8 +50,20 @@ class Exchange:
     """One HTTP request and its response while it is in flight; wraps `receive` and `send` of the application."""
 
     __slots__ = (
-        "_body_read_ns", "_complete_ns", "_cycle", "_disconnected", "_engine_error", "_engine_failed", "_receive",
-        "_received", "_scope", "_send", "_status", "model_known", "request",
+        "_body_read_ns",
+        "_called_ns",
+        "_complete_ns",
+        "_cycle",
+        "_disconnected",
+        "_engine_error",
+        "_engine_failed",
+        "_receive",
+        "_received",
+        "_scope",
+        "_send",
+        "_status",
+        "model_known",
+        "request",
     )  # fmt: skip
 
     def __init__(self, request: Request, scope: Message, receive: App, send: App) -> None:
@@ -62,6 +74,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._cycle = getattr(receive, "__self__", None)
+        self._called_ns = now_ns()
         self._received = False
         self._body_read_ns = 0
         self._status = 0
@@ -114,7 +127,8 @@ class Exchange:
         """The request is read and parsed: its endpoint was entered."""
         if not self._received:
             self._received = True
-            self.request.stage("receive", self.request.begin_ns, at_ns)
+            # Bytes that waited for the event loop are part of the stage, but nobody worked on them.
+            self.request.stage("receive", self.request.begin_ns, at_ns, busy_ns=max(0, at_ns - self._called_ns))
 
     def engine_error(self, error_type: str, *, reported: bool) -> None:
         """The engine failed; `reported` when the answer tells the client so whatever its status."""

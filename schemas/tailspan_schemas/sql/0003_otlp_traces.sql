@@ -8,7 +8,8 @@ create table if not exists tailspan.otlp_traces
                     string_value String, bool_value Bool, int_value Int64, double_value Float64,
                     bytes_value String, array_value String, kvlist_value String,
                     value Enum8(
-                        'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4, 'array' = 5, 'kvlist' = 6, 'bytes' = 7
+                        'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4,
+                        'array' = 5, 'kvlist' = 6, 'bytes' = 7
                     )
                 )
             )),
@@ -25,7 +26,8 @@ create table if not exists tailspan.otlp_traces
                         string_value String, bool_value Bool, int_value Int64, double_value Float64,
                         bytes_value String, array_value String, kvlist_value String,
                         value Enum8(
-                            'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4, 'array' = 5, 'kvlist' = 6, 'bytes' = 7
+                            'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4,
+                            'array' = 5, 'kvlist' = 6, 'bytes' = 7
                         )
                     )
                 )),
@@ -46,7 +48,8 @@ create table if not exists tailspan.otlp_traces
                         string_value String, bool_value Bool, int_value Int64, double_value Float64,
                         bytes_value String, array_value String, kvlist_value String,
                         value Enum8(
-                            'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4, 'array' = 5, 'kvlist' = 6, 'bytes' = 7
+                            'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4,
+                            'array' = 5, 'kvlist' = 6, 'bytes' = 7
                         )
                     )
                 )),
@@ -60,7 +63,8 @@ create table if not exists tailspan.otlp_traces
                             string_value String, bool_value Bool, int_value Int64, double_value Float64,
                             bytes_value String, array_value String, kvlist_value String,
                             value Enum8(
-                                'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4, 'array' = 5, 'kvlist' = 6, 'bytes' = 7
+                                'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4,
+                                'array' = 5, 'kvlist' = 6, 'bytes' = 7
                             )
                         )
                     )),
@@ -77,7 +81,8 @@ create table if not exists tailspan.otlp_traces
                             string_value String, bool_value Bool, int_value Int64, double_value Float64,
                             bytes_value String, array_value String, kvlist_value String,
                             value Enum8(
-                                'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4, 'array' = 5, 'kvlist' = 6, 'bytes' = 7
+                                'empty' = 0, 'string' = 1, 'bool' = 2, 'int' = 3, 'double' = 4,
+                                'array' = 5, 'kvlist' = 6, 'bytes' = 7
                             )
                         )
                     )),

@@ -1,7 +1,9 @@
 create table if not exists tailspan.spans -- noqa: PRS
 (
-    trace_id FixedString(16) comment 'Trace id, 16 raw bytes; zeros if empty, cut or zero-padded if of another length' codec(ZSTD(1)),
-    span_id FixedString(8) comment 'Span id, 8 raw bytes; zeros if empty, cut or zero-padded if of another length' codec(ZSTD(1)),
+    trace_id FixedString(16)
+        comment 'Trace id, 16 raw bytes; zeros if empty, cut or zero-padded if of another length' codec(ZSTD(1)),
+    span_id FixedString(8)
+        comment 'Span id, 8 raw bytes; zeros if empty, cut or zero-padded if of another length' codec(ZSTD(1)),
     parent_span_id FixedString(8) comment 'Span id of the parent, 8 raw bytes; zeros = no parent' codec(ZSTD(1)),
     trace_state String comment 'W3C tracestate' codec(ZSTD(1)),
     flags UInt32 comment 'OTLP span flags, bit field; the low 8 bits are the W3C trace flags' codec(T64, ZSTD(1)),
@@ -23,15 +25,25 @@ create table if not exists tailspan.spans -- noqa: PRS
     step Int64 comment 'tailspan.step.number: number of the step within its engine; 0 if absent' codec(T64, ZSTD(1)),
     input_tokens Int64 comment 'gen_ai.usage.input_tokens: prompt tokens; 0 if absent' codec(T64, ZSTD(1)),
     output_tokens Int64 comment 'gen_ai.usage.output_tokens: generated tokens; 0 if absent' codec(T64, ZSTD(1)),
-    busy_ns Int64 comment 'tailspan.busy_ns: time in which a CPU or GPU worked for the request, ns; 0 if absent' codec(T64, ZSTD(1)),
-    gpu_ns Int64 default -1 comment 'tailspan.gpu_ns: time the device computed, ns; -1 = no device measured' codec(T64, ZSTD(1)),
-    unattributed_ns Int64 comment 'tailspan.unattributed_ns: request time that no stage covers, ns; 0 if absent' codec(T64, ZSTD(1)),
-    ttft_ns Int64 comment 'tailspan.ttft_ns: begin until the first body chunk left, ns; 0 if absent' codec(T64, ZSTD(1)),
-    attributes_string Map(LowCardinality(String), String) comment 'String attributes that have no column of their own' codec(ZSTD(1)),
-    attributes_int Map(LowCardinality(String), Int64) comment 'Integer attributes that have no column of their own' codec(ZSTD(1)),
-    attributes_double Map(LowCardinality(String), Float64) comment 'Double attributes that have no column of their own' codec(ZSTD(1)),
-    attributes_bool Map(LowCardinality(String), Bool) comment 'Boolean attributes that have no column of their own' codec(ZSTD(1)),
-    attributes_other Map(LowCardinality(String), String) comment 'bytes, arrays, key-value lists, empty values: kind, colon, raw protobuf' codec(ZSTD(1)),
+    busy_ns Int64
+        comment 'tailspan.busy_ns: time in which a CPU or GPU worked for the request, ns; 0 if absent'
+        codec(T64, ZSTD(1)),
+    gpu_ns Int64 default -1
+        comment 'tailspan.gpu_ns: time the device computed, ns; -1 = no device measured' codec(T64, ZSTD(1)),
+    unattributed_ns Int64
+        comment 'tailspan.unattributed_ns: request time that no stage covers, ns; 0 if absent' codec(T64, ZSTD(1)),
+    ttft_ns Int64
+        comment 'tailspan.ttft_ns: begin until the first body chunk left, ns; 0 if absent' codec(T64, ZSTD(1)),
+    attributes_string Map(LowCardinality(String), String)
+        comment 'String attributes that have no column of their own' codec(ZSTD(1)),
+    attributes_int Map(LowCardinality(String), Int64)
+        comment 'Integer attributes that have no column of their own' codec(ZSTD(1)),
+    attributes_double Map(LowCardinality(String), Float64)
+        comment 'Double attributes that have no column of their own' codec(ZSTD(1)),
+    attributes_bool Map(LowCardinality(String), Bool)
+        comment 'Boolean attributes that have no column of their own' codec(ZSTD(1)),
+    attributes_other Map(LowCardinality(String), String)
+        comment 'bytes, arrays, key-value lists, empty values: kind, colon, raw protobuf' codec(ZSTD(1)),
     dropped_attributes UInt32 comment 'Attributes that the sender dropped, count' codec(T64, ZSTD(1)),
     events Nested(
         time DateTime64(9, 'UTC'),
@@ -47,20 +59,26 @@ create table if not exists tailspan.spans -- noqa: PRS
         attributes Map(LowCardinality(String), String),
         dropped_attributes UInt32,
         flags UInt32
-    ) comment 'Links; ids are the raw bytes as they came; attribute values as kind, colon, text or raw protobuf' codec(ZSTD(1)),
+    )
+        comment 'Links; ids are the raw bytes as they came; attribute values as kind, colon, text or raw protobuf'
+        codec(ZSTD(1)),
     dropped_links UInt32 comment 'Links that the sender dropped, count' codec(T64, ZSTD(1)),
-    resource LowCardinality(String) comment 'All resource attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or raw protobuf',
+    resource LowCardinality(String)
+        comment 'Resource attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or protobuf',
     resource_dropped_attributes UInt32 comment 'Resource attributes that the sender dropped, count' codec(T64, ZSTD(1)),
     resource_entity_refs Array(String) comment 'EntityRef messages of the resource, raw protobuf' codec(ZSTD(1)),
     resource_schema_url LowCardinality(String) comment 'Schema URL of the resource',
     scope_name LowCardinality(String) comment 'Instrumentation scope name',
     scope_version LowCardinality(String) comment 'Instrumentation scope version',
-    scope LowCardinality(String) comment 'All scope attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or raw protobuf',
+    scope LowCardinality(String)
+        comment 'Scope attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or protobuf',
     scope_dropped_attributes UInt32 comment 'Scope attributes that the sender dropped, count' codec(T64, ZSTD(1)),
     scope_schema_url LowCardinality(String) comment 'Schema URL of the scope',
     resource_attributes Map(String, String) alias
         cast(
-            arrayMap(x -> (x.1, substring(x.2, position(x.2, ':') + 1)), cast(resource, 'Array(Tuple(String, String))')),
+            arrayMap(
+                x -> (x.1, substring(x.2, position(x.2, ':') + 1)), cast(resource, 'Array(Tuple(String, String))')
+            ),
             'Map(String, String)'
         )
         comment 'Resource attributes without their kinds, decoded when read',

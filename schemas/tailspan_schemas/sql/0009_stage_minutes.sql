@@ -4,7 +4,8 @@ create table if not exists tailspan.stage_minutes -- noqa: PRS
     service LowCardinality(String) comment 'Service that served the requests',
     instance LowCardinality(String) comment 'Instance of the service',
     model LowCardinality(String) comment 'Model asked for',
-    stage LowCardinality(String) comment 'Stage; request = end-to-end; unattributed = what no stage of a request covers',
+    stage LowCardinality(String)
+        comment 'Stage; request = end-to-end; unattributed = what no stage of a request covers',
     count SimpleAggregateFunction(sum, UInt64) comment 'Spans, count',
     error_count SimpleAggregateFunction(sum, UInt64) comment 'Spans with status error, count',
     input_tokens SimpleAggregateFunction(sum, Int64) comment 'Prompt tokens; only in rows of stage request, count',
@@ -17,7 +18,7 @@ create table if not exists tailspan.stage_minutes -- noqa: PRS
     gpu_sum_ns SimpleAggregateFunction(sum, UInt64) comment 'Sum of device times, ns',
     gpu_max_ns SimpleAggregateFunction(max, UInt64) comment 'Longest device time, ns',
     wall_q AggregateFunction(quantilesDD(0.01, 0.5, 0.9, 0.95, 0.99, 0.999), UInt64)
-        comment 'Sketch of wall times, ns, relative error 1 %; read with quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)',
+        comment 'Sketch of wall times, ns, error 1 %; read with quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)',
     busy_q AggregateFunction(quantilesDD(0.01, 0.5, 0.9, 0.95, 0.99, 0.999), UInt64)
         comment 'Sketch of busy times, ns, relative error 1 %',
     gpu_q AggregateFunction(quantilesDD(0.01, 0.5, 0.9, 0.95, 0.99, 0.999), UInt64)
@@ -27,4 +28,4 @@ engine = AggregatingMergeTree
 partition by toDate(minute)
 order by (stage, service, model, instance, minute)
 settings non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
-comment 'Times of every stage by minute; several rows of one key are parts of one sum until they merge, so always aggregate'
+comment 'Times of every stage by minute; rows of one key are parts of one sum until they merge: always aggregate'
