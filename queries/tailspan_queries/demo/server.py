@@ -21,7 +21,7 @@ STOP_S = 60.0
 SERVICE = "tailspan-demo"
 BLOCK_TOKENS, BLOCKS, BATCH_TOKENS = 256, 12, 256
 """Tokens a page, pages, and tokens a step of the KV cache. A page holds a whole request of the demo's size, so that
-twelve run at once, the others wait in the queue, and hardly any is evicted; more at once only make each step longer on a CPU.
+twelve run at once, the others wait in the queue, and hardly any is evicted; more at once only make steps longer.
 Without sizes the server measures the free memory, which takes more than a minute on a CPU."""
 FAST_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 
