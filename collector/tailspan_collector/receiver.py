@@ -105,6 +105,8 @@ def listen(what: str, host: str, port: int, flag: str) -> socket.socket:
         raise UserError(f"--host {host} is unknown", "Use an address of this machine, e.g. 127.0.0.1") from error
     found = socket.socket(family, kind)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted connections inherit it; without it a kept-alive answer waits some 40 ms for the client's delayed ACK.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         found.bind(address)
         found.listen(128)

@@ -61,7 +61,8 @@ def check_stored_once(collector: RunningCollector, sent: set[str]) -> None:
     roots = collector.query("select lower(hex(trace_id)), count() from tailspan.requests group by trace_id")
     assert dict(roots) == dict.fromkeys(sent, 1)
     spans, distinct, indexed = collector.query(
-        "select count(), uniqExact(trace_id, span_id), (select sum(span_count) from tailspan.traces) from tailspan.spans"
+        "select count(), uniqExact(trace_id, span_id), (select sum(span_count) from tailspan.traces)"
+        " from tailspan.spans"
     )[0]
     assert spans == distinct == indexed
     assert spans >= 8 * REQUESTS

@@ -88,7 +88,8 @@ create table if not exists tailspan.spans -- noqa: PRS
             'Map(String, String)'
         )
         comment 'Scope attributes without their kinds, decoded when read',
-    index trace_id_filter trace_id type bloom_filter(0.001) granularity 1
+    index trace_id_filter trace_id type bloom_filter(0.001) granularity 1,
+    index request_id_filter request_id type bloom_filter(0.001) granularity 1
 )
 engine = MergeTree
 partition by toDate(start)
