@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import TraceFlags
 
 from tailspan.agent.clock import wall_offset_ns
 from tailspan.agent.exporters import exporters, resource
 from tailspan.agent.join import Joiner
 from tailspan.agent.launch import ENDED_FILE
+from tailspan.agent.ledger import ledger
 from tailspan.agent.outbox import Outbox
 from tailspan.agent.spans import SpanBuilder
 from tailspan.agent.worker import WorkerRings
@@ -128,8 +130,9 @@ class Agent:
             return
         builder = self._span_builder()
         spans: list[ReadableSpan] = []
-        for finished in requests:
-            spans += builder.request(finished)
+        for account in filter(None, map(ledger, requests)):
+            if account.request.flags & TraceFlags.SAMPLED:
+                spans += builder.request(account)
         spans += [builder.step(step) for step in steps]
         for outbox in self._outboxes:
             outbox.put(spans)

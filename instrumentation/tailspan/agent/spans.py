@@ -6,7 +6,6 @@ All spans of one request use one offset from monotonic to wall time, so a child 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -16,9 +15,9 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from tailspan import attributes as attr
 from tailspan.agent import histogram
 from tailspan.agent.decode import Value
-from tailspan.agent.join import Finished, FinishedStep
+from tailspan.agent.join import FinishedStep
+from tailspan.agent.ledger import Ledger
 from tailspan.agent.model import Interval, RequestState
-from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
 from tailspan.ids import new_span_id, new_trace_id
 from tailspan.version import __version__
 
@@ -34,30 +33,26 @@ class SpanBuilder:
         self.resource = resource
         self.offset_ns = offset_ns
 
-    def request(self, finished: Finished) -> list[ReadableSpan]:
-        """Return the request span and one child per stage; nothing for a caller that does not sample the trace."""
-        request = finished.request
-        if request.begin_ns is None or request.end_ns is None or not request.flags & TraceFlags.SAMPLED:
-            return []
-        begin_ns, end_ns = request.begin_ns, max(request.begin_ns, request.end_ns)
-        stages = partition(request, begin_ns, end_ns, finished.steps)
-        failed = request.outcome not in ("ok", "cancelled")
+    def request(self, ledger: Ledger) -> list[ReadableSpan]:
+        """Return the request span and one child per stage."""
+        request = ledger.request
         context = _context(request.trace_id, request.key, request.flags)
-        parent = (
-            _context(request.trace_id, request.parent_id, request.flags, remote=True) if request.parent_id else None
-        )
+        parent = None
+        if request.parent_id:
+            parent = _context(request.trace_id, request.parent_id, request.flags, remote=True)
+        status = _error(request) if ledger.failed else Status()
+        root = self._span(
+            request.name, context, parent, SpanKind.SERVER, ledger.begin_ns, ledger.end_ns,
+            self._request_attributes(ledger), status,
+        )  # fmt: skip
         children = [
             self._span(
                 stage.stage, _context(request.trace_id, new_span_id(), request.flags), context, SpanKind.INTERNAL,
-                stage.begin_ns, stage.end_ns, self._stage_attributes(finished, stage, stages),
-                _error(request) if failed and stage is stages[-1] else Status(),
+                stage.begin_ns, stage.end_ns, self._stage_attributes(ledger, stage),
+                status if stage is ledger.stages[-1] else Status(),
             )
-            for stage in stages
+            for stage in ledger.stages
         ]  # fmt: skip
-        root = self._span(
-            request.name, context, parent, SpanKind.SERVER, begin_ns, end_ns,
-            self._request_attributes(finished, stages), _error(request) if failed else Status(),
-        )  # fmt: skip
         return [root, *children]
 
     def step(self, finished: FinishedStep) -> ReadableSpan:
@@ -88,57 +83,49 @@ class SpanBuilder:
             "step", context, None, SpanKind.INTERNAL, step.begin_ns, step.end_ns, attributes, Status(), links
         )
 
-    def _request_attributes(self, finished: Finished, stages: list[Interval]) -> dict[str, Value]:
-        request = finished.request
-        begin_ns, end_ns = request.begin_ns or 0, request.end_ns or 0
+    def _request_attributes(self, ledger: Ledger) -> dict[str, Value]:
+        request = ledger.request
         attributes: dict[str, Value] = {
             attr.ROLE: attr.ROLE_REQUEST,
             attr.OUTCOME: request.outcome,
-            attr.UNATTRIBUTED_NS: unattributed_ns(begin_ns, end_ns, stages),
-            attr.GEN_AI_LATENCY_E2E: (end_ns - begin_ns) / 1e9,
+            attr.UNATTRIBUTED_NS: ledger.unattributed_ns,
+            attr.GEN_AI_LATENCY_E2E: ledger.e2e_ns / 1e9,
         }
         attributes.update(request.attributes)
         if request.http_status:
             attributes[attr.HTTP_STATUS] = request.http_status
         if request.error_type:
             attributes[attr.ERROR_TYPE] = request.error_type
-        first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
-        if first_ns is not None and begin_ns <= first_ns <= end_ns:
-            attributes[attr.TTFT_NS] = first_ns - begin_ns
-            attributes[attr.GEN_AI_LATENCY_TTFT] = (first_ns - begin_ns) / 1e9
-        queue_ns = sum(stage.end_ns - stage.begin_ns for stage in stages if stage.stage == "queue")
+        if ledger.ttft_ns is not None:
+            attributes[attr.TTFT_NS] = ledger.ttft_ns
+            attributes[attr.GEN_AI_LATENCY_TTFT] = ledger.ttft_ns / 1e9
         if request.queued_ns is not None:
-            attributes[attr.GEN_AI_LATENCY_QUEUE] = queue_ns / 1e9
-        self._engine_attributes(finished, attributes)
+            attributes[attr.GEN_AI_LATENCY_QUEUE] = ledger.wall_ns("queue") / 1e9
+        if ledger.engine is not None:
+            attributes[attr.ENGINE_ID] = ledger.engine.engine
+            attributes[attr.ENGINE_NAME] = ledger.engine.software
+            if ledger.engine.model:
+                attributes.setdefault(attr.GEN_AI_MODEL, ledger.engine.model)
         return attributes
 
-    def _engine_attributes(self, finished: Finished, attributes: dict[str, Value]) -> None:
-        if finished.engine is None:
-            return
-        attributes[attr.ENGINE_ID] = finished.engine.engine
-        attributes[attr.ENGINE_NAME] = finished.engine.software
-        if finished.engine.model:
-            attributes.setdefault(attr.GEN_AI_MODEL, finished.engine.model)
-
-    def _stage_attributes(self, finished: Finished, stage: Interval, stages: list[Interval]) -> dict[str, Value]:
-        request = finished.request
+    def _stage_attributes(self, ledger: Ledger, stage: Interval) -> dict[str, Value]:
+        request = ledger.request
         attributes: dict[str, Value] = {attr.ROLE: attr.ROLE_STAGE, attr.STAGE: stage.stage}
-        model = request.attributes.get(attr.GEN_AI_MODEL) or (finished.engine.model if finished.engine else "")
+        model = request.attributes.get(attr.GEN_AI_MODEL) or (ledger.engine.model if ledger.engine else "")
         if model:
             attributes[attr.GEN_AI_MODEL] = model
         if stage.busy_ns is not None:
             attributes[attr.BUSY_NS] = stage.busy_ns
-        if stage.stage in _ENGINE_STAGES and finished.engine is not None:
-            attributes[attr.ENGINE_ID] = finished.engine.engine
-            attributes.update(_step_range(finished, stage))
+        if stage.stage in _ENGINE_STAGES and ledger.engine is not None:
+            attributes[attr.ENGINE_ID] = ledger.engine.engine
+            attributes.update(_step_range(ledger, stage))
         tokens = {"prefill": attr.GEN_AI_INPUT_TOKENS, "decode": attr.GEN_AI_OUTPUT_TOKENS}.get(stage.stage)
         if tokens is not None and tokens in request.attributes:
             attributes[tokens] = request.attributes[tokens]
         if stage.stage == "prefill" and request.prefill_steps:
             attributes[attr.PREFILL_CHUNKS] = request.prefill_steps
-        if stage.stage == "decode" and stage is _last(stages, "decode"):
-            times = token_times_ns(request, finished.steps)
-            encoded = histogram.encode(later - earlier for earlier, later in pairwise(times))
+        if stage.stage == "decode" and stage is _last(ledger.stages, "decode"):
+            encoded = histogram.encode(ledger.gaps_ns)
             if encoded:
                 attributes[attr.ITL_HISTOGRAM] = encoded
         return attributes
@@ -162,11 +149,9 @@ class SpanBuilder:
         )
 
 
-def _step_range(finished: Finished, stage: Interval) -> dict[str, Value]:
+def _step_range(ledger: Ledger, stage: Interval) -> dict[str, Value]:
     numbers = [
-        number
-        for number, step in finished.steps.items()
-        if step.end_ns > stage.begin_ns and step.begin_ns < stage.end_ns
+        number for number, step in ledger.steps.items() if step.end_ns > stage.begin_ns and step.begin_ns < stage.end_ns
     ]
     return {attr.STEP_FIRST: min(numbers), attr.STEP_LAST: max(numbers)} if numbers else {}
 

@@ -1,0 +1,75 @@
+"""A finished request with its stages: what spans, metrics and sampling are made from, computed once.
+
+In: a `Finished` request. Out: a `Ledger`, or None for a request without begin or end.
+Units: monotonic ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tailspan.agent.decode import Step
+from tailspan.agent.join import Finished
+from tailspan.agent.model import EngineState, Interval, RequestState
+from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
+
+HEALTHY = ("ok", "cancelled")
+"""Outcomes that are nobody's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One request's complete account of time."""
+
+    request: RequestState
+    engine: EngineState | None
+    steps: Mapping[int, Step]
+    begin_ns: int
+    end_ns: int
+    stages: tuple[Interval, ...]
+    ttft_ns: int | None
+
+    @property
+    def e2e_ns(self) -> int:
+        """End-to-end time."""
+        return self.end_ns - self.begin_ns
+
+    @property
+    def unattributed_ns(self) -> int:
+        """Time that no stage covers."""
+        return unattributed_ns(self.begin_ns, self.end_ns, list(self.stages))
+
+    @property
+    def failed(self) -> bool:
+        """Whether the request ended in a way that its caller did not want."""
+        return self.request.outcome not in HEALTHY
+
+    @property
+    def gaps_ns(self) -> list[int]:
+        """Gaps between the tokens, in order."""
+        times = token_times_ns(self.request, self.steps)
+        return [later - earlier for earlier, later in pairwise(times)]
+
+    def wall_ns(self, stage: str) -> int:
+        """Wall time of a stage over all its parts, 0 if it has none."""
+        return sum(part.end_ns - part.begin_ns for part in self.stages if part.stage == stage)
+
+
+def ledger(finished: Finished) -> Ledger | None:
+    """Return the account of a finished request."""
+    request = finished.request
+    if request.begin_ns is None or request.end_ns is None:
+        return None
+    begin_ns, end_ns = request.begin_ns, max(request.begin_ns, request.end_ns)
+    first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
+    return Ledger(
+        request=request,
+        engine=finished.engine,
+        steps=finished.steps,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        stages=tuple(partition(request, begin_ns, end_ns, finished.steps)),
+        ttft_ns=first_ns - begin_ns if first_ns is not None and begin_ns <= first_ns <= end_ns else None,
+    )
