@@ -13,7 +13,7 @@ import pytest
 
 from tailspan.errors import UserError
 from tailspan_queries.demo.processes import ProgramError, clean_environment, free_ports, running, script
-from tailspan_queries.demo.server import BLOCKS, fastest_dtype, serve_command
+from tailspan_queries.demo.server import BLOCK_TOKENS, BLOCKS, fastest_dtype, serve_command
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
 PARENT = (
@@ -173,4 +173,4 @@ def test_the_number_format_is_what_the_cpu_computes_in(tmp_path: Path, text: str
 def test_the_server_is_sized_by_hand() -> None:
     """The cache is never sized by the server itself, which takes more than a minute on a CPU."""
     command = serve_command("m", 1)
-    assert {"--continuous-batching", "--cb-block-size=32", f"--cb-num-blocks={BLOCKS}"} <= set(command)
+    assert {"--continuous-batching", f"--cb-block-size={BLOCK_TOKENS}", f"--cb-num-blocks={BLOCKS}"} <= set(command)
