@@ -35,7 +35,11 @@ def instrument(engines_: Iterable[str] | None = None) -> None:
         return
     names = frozenset(engines_) if engines_ is not None else settings.engines
     chosen = _choose(names)
-    _start_recorder(settings)
+    try:
+        _start_recorder(settings)
+    except OSError as error:
+        logger.warning("this process is not traced: %s; set TAILSPAN_RUNTIME_DIR to a folder it may write to", error)
+        return
     for patcher in chosen:
         patcher.apply()
         _patchers.append(patcher)

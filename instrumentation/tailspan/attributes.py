@@ -12,10 +12,12 @@ from typing import Final
 
 # --- what a span is -------------------------------------------------------------------------------------------------
 ROLE: Final = "tailspan.role"
-"""string: `request` (root span of one user request), `stage` (a part of it) or `step` (one engine iteration)."""
+"""string: `request` (root span of one user request), `stage` (a part of it), `step` (one engine iteration) or `event`
+(something that happened to the worker: `worker.crash`, `worker.stall`, `worker.drops`)."""
 ROLE_REQUEST: Final = "request"
 ROLE_STAGE: Final = "stage"
 ROLE_STEP: Final = "step"
+ROLE_EVENT: Final = "event"
 
 STAGE: Final = "tailspan.stage"
 """string: the stage that a `stage` span measures, one of `STAGES`."""
@@ -87,6 +89,26 @@ OUTCOME: Final = "tailspan.outcome"
 OUTCOMES: Final = ("ok", "error", "client_disconnect", "cancelled", "lost")
 ERROR_TYPE: Final = "error.type"
 """string: class of the error that ended the request: exception class or HTTP status code."""
+
+# --- what happened to a worker (spans of role `event`) --------------------------------------------------------------
+EVENT_CRASH: Final = "worker.crash"
+"""Span name: a process of the worker disappeared without saying good-bye."""
+EVENT_STALL: Final = "worker.stall"
+"""Span name: an engine with requests made no step for longer than TAILSPAN_STALL_TIMEOUT."""
+EVENT_DROPS: Final = "worker.drops"
+"""Span name: records, requests or spans were dropped since the last such event."""
+WORKER_PID: Final = "tailspan.worker.pid"
+"""int: process id."""
+WORKER_OPEN_REQUESTS: Final = "tailspan.worker.open_requests"
+"""int: requests that were under way."""
+STALLED_NS: Final = "tailspan.stalled_ns"
+"""int, ns: time since the engine's last step."""
+DROPPED_RECORDS: Final = "tailspan.dropped.records"
+"""int: records that found a ring full."""
+DROPPED_REQUESTS: Final = "tailspan.dropped.requests"
+"""int: requests left out as a whole because a ring was nearly full."""
+DROPPED_SPANS: Final = "tailspan.dropped.spans"
+"""int: spans that found the agent's queue full."""
 
 # --- semantic conventions -------------------------------------------------------------------------------------------
 GEN_AI_OPERATION: Final = "gen_ai.operation.name"

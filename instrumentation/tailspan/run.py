@@ -30,10 +30,16 @@ def run(argv: list[str]) -> int:
     program = shutil.which(arguments.command[0])
     if program is None:
         raise UserError(f"command not found: {arguments.command[0]}", "Give a program on PATH after `--`")
-    directory = new_worker_dir(settings)
-    agent = launch(directory, os.getpid())
+    command = [program, *arguments.command[1:]]
     try:
-        return _run_command([program, *arguments.command[1:]], directory)
+        directory = new_worker_dir(settings)
+        agent = launch(directory, os.getpid())
+    except OSError as error:
+        # A worker that serves without traces is better than one that does not serve.
+        print(f"tailspan: not tracing: {error}. Set TAILSPAN_RUNTIME_DIR", file=sys.stderr)  # noqa: T201
+        return _run_command(command, dict(os.environ))
+    try:
+        return _run_command(command, _traced_environment(directory))
     finally:
         _finish(agent, directory, arguments.linger)
 
@@ -65,11 +71,15 @@ def _known_engines() -> str:
     return f"Use one or more of: {', '.join(engines.ENGINES)}"
 
 
-def _run_command(command: list[str], directory: Path) -> int:
+def _traced_environment(directory: Path) -> dict[str, str]:
     env = dict(os.environ)
     env[WORKER_DIR] = str(directory)
     env["TAILSPAN_ENABLED"] = "1"
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_AUTOLOAD), env.get("PYTHONPATH", ""))))
+    return env
+
+
+def _run_command(command: list[str], env: dict[str, str]) -> int:
     child = subprocess.Popen(command, env=env)  # noqa: S603 (running the user's command is the purpose)
 
     def forward(number: int, _: FrameType | None) -> None:

@@ -17,15 +17,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import TraceFlags
-
 from tailspan.agent.clock import wall_offset_ns
 from tailspan.agent.exporters import exporters, resource
 from tailspan.agent.join import Joiner
 from tailspan.agent.launch import ENDED_FILE
-from tailspan.agent.ledger import ledger
 from tailspan.agent.outbox import Outbox
+from tailspan.agent.pipeline import Pipeline
 from tailspan.agent.spans import SpanBuilder
 from tailspan.agent.worker import WorkerRings
 from tailspan.errors import UserError
@@ -79,7 +76,7 @@ class Agent:
         self.joiner = Joiner()
         self.stop = threading.Event()
         self._parent_ticks = process_start_ticks(options.parent_pid) if options.parent_pid else 0
-        self._builder: SpanBuilder | None = None
+        self._pipeline: Pipeline | None = None
         self._anchored_at = 0.0
         self._outboxes = [Outbox(exporter) for exporter in exporters()]
 
@@ -128,25 +125,19 @@ class Agent:
         requests, steps = self.joiner.end_pass(final=final)
         if not requests and not steps:
             return
-        builder = self._span_builder()
-        spans: list[ReadableSpan] = []
-        for account in filter(None, map(ledger, requests)):
-            if account.request.flags & TraceFlags.SAMPLED:
-                spans += builder.request(account)
-        spans += [builder.step(step) for step in steps]
-        for outbox in self._outboxes:
-            outbox.put(spans)
+        self._pipeline_now().emit(requests, steps)
 
-    def _span_builder(self) -> SpanBuilder:
+    def _pipeline_now(self) -> Pipeline:
         now = time.monotonic()
-        if self._builder is None:
+        if self._pipeline is None:
             instance = f"{os.uname().nodename}-{self.options.directory.name.removeprefix('worker-')}"
-            self._builder = SpanBuilder(resource(self.rings.command or "llm-worker", instance), wall_offset_ns())
+            builder = SpanBuilder(resource(self.rings.command or "llm-worker", instance), wall_offset_ns())
+            self._pipeline = Pipeline(builder, self._outboxes)
             self._anchored_at = now
         elif now - self._anchored_at > REANCHOR_S:
-            self._builder.offset_ns = wall_offset_ns()
+            self._pipeline.builder.offset_ns = wall_offset_ns()
             self._anchored_at = now
-        return self._builder
+        return self._pipeline
 
     def _worker_is_over(self) -> bool:
         if (self.options.directory / ENDED_FILE).exists():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailspan.agent.decode import Event, RingDecoder
-from tailspan.recorder.ring import RingReader, process_start_ticks
+from tailspan.recorder.ring import RingReader
 
 logger = logging.getLogger("tailspan.agent")
 
@@ -73,7 +73,7 @@ class WorkerRings:
     @property
     def all_over(self) -> bool:
         """Whether every process that recorded said good-bye or is gone."""
-        return all(ring.reader.closed or not _alive(ring.reader) for ring in self._rings.values())
+        return all(ring.reader.closed or not ring.reader.alive for ring in self._rings.values())
 
     def said_goodbye(self, pid: int) -> bool:
         """Whether a process recorded and said that it records no more."""
@@ -85,7 +85,7 @@ class WorkerRings:
         gone = {
             ring.reader.header.pid
             for ring in self._rings.values()
-            if ring.reader.header.pid not in self._dead and not ring.reader.closed and not _alive(ring.reader)
+            if ring.reader.header.pid not in self._dead and not ring.reader.closed and not ring.reader.alive
         }
         self._dead |= gone
         return sorted(gone)
@@ -100,7 +100,3 @@ class WorkerRings:
                     continue
                 except OSError:
                     logger.warning("cannot read ring %s", path, exc_info=True)
-
-
-def _alive(reader: RingReader) -> bool:
-    return process_start_ticks(reader.header.pid) == reader.header.process_start_ticks

@@ -35,43 +35,47 @@ class Engine:
 
     def queued(self, key: int, at_ns: int, prompt_tokens: int = 0) -> None:
         """The engine has the request: its queue time begins."""
-        ring, engine = self._ring()
-        ring.record(Kind.QUEUED, 0, engine, key, at_ns, prompt_tokens)
+        self._note(Kind.QUEUED, key, at_ns, prompt_tokens)
 
     def join(self, key: int, step: int, at_ns: int, cached_tokens: int = 0) -> None:
         """The request is part of the batch from this step on, for the first time or after an eviction."""
-        ring, engine = self._ring()
-        ring.record(Kind.JOIN, 0, engine, key, step, at_ns, cached_tokens)
+        self._note(Kind.JOIN, key, step, at_ns, cached_tokens)
 
     def first_token(self, key: int, step: int, at_ns: int) -> None:
         """The step sampled the request's first token: prefill ends; or its first one after an eviction."""
-        ring, engine = self._ring()
-        ring.record(Kind.FIRST_TOKEN, 0, engine, key, step, at_ns)
+        self._note(Kind.FIRST_TOKEN, key, step, at_ns)
 
     def leave(self, key: int, step: int, at_ns: int) -> None:
         """The request was evicted; `step` is the last in which it took part."""
-        ring, engine = self._ring()
-        ring.record(Kind.LEAVE, 0, engine, key, step, at_ns)
+        self._note(Kind.LEAVE, key, step, at_ns)
 
     def finish(self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1) -> None:
         """The step sampled the last token of the request, or the request ended there for another reason."""
-        ring, engine = self._ring()
-        ring.record(Kind.FINISH, 0, engine, key, step, at_ns, output_tokens, prefill_steps)
+        self._note(Kind.FINISH, key, step, at_ns, output_tokens, prefill_steps)
 
     def step(
         self, number: int, begin_ns: int, end_ns: int, *, requests: int, prefill_tokens: int, decode_tokens: int,
         waiting: int = 0, preempted: int = 0, kv_usage: float = _UNKNOWN,
     ) -> None:  # fmt: skip
         """One iteration: `begin_ns` when it was planned, `end_ns` when its tokens were on the host."""
-        ring, engine = self._ring()
+        ring = process.ring()
+        engine = ring.known_string(self.id)
+        if engine is None:
+            engine = self._announce(ring)
         ring.step(
             engine, number, begin_ns, end_ns, prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage
         )
 
-    def _ring(self) -> tuple[RingWriter, int]:
+    def _note(self, kind: int, key: int, a: int, b: int, c: int = 0, d: int = 0) -> None:
+        if key in process.unrecorded:
+            return
         ring = process.ring()
         engine = ring.known_string(self.id)
         if engine is None:
-            engine = ring.string(self.id)
-            ring.record(Kind.ENGINE, 0, engine, 0, ring.string(self.software), ring.string(self.model))
-        return ring, engine
+            engine = self._announce(ring)
+        ring.record(kind, 0, engine, key, a, b, c, d)
+
+    def _announce(self, ring: RingWriter) -> int:
+        engine = ring.string(self.id)
+        ring.record(Kind.ENGINE, 0, engine, 0, ring.string(self.software), ring.string(self.model))
+        return engine

@@ -24,6 +24,8 @@ TAIL_OFFSET: Final = 256
 """u64 written by the agent: records consumed."""
 DROPPED_OFFSET: Final = 264
 """u64 written by the worker: records that found the ring full."""
+DROPPED_REQUESTS_OFFSET: Final = 280
+"""u64 written by the worker: requests that began while the ring was nearly full and are left out as a whole."""
 CLOSED_OFFSET: Final = 272
 """u64 written by the worker: 1 once the process ended in an orderly way."""
 

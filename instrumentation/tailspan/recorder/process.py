@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from tailspan.guard import Guard
+from tailspan.guard import Guard, logger
 from tailspan.recorder.ring import RingWriter
 from tailspan.settings import WORKER_DIR, Settings
 
@@ -20,6 +20,10 @@ now_ns = time.monotonic_ns
 """The clock of every record: CLOCK_MONOTONIC, shared by all processes of a host."""
 
 _GUARD = Guard("recorder")
+
+
+MAX_RINGS = 256
+"""Rings of one process, so at most this many times the ring size of shared memory; further threads record nothing."""
 
 
 class _Lease:
@@ -45,29 +49,84 @@ class _ProcessRecorder:
         self.free: list[RingWriter] = []
         self.all: list[RingWriter] = []
         self.numbers = itertools.count()
+        self.nowhere = Nowhere()
 
     def ring(self) -> RingWriter:
         try:
             lease: _Lease = self.local.lease
         except AttributeError:
-            lease = self.local.lease = _Lease(self, self._new_ring())
+            return self._lease()
         return lease.ring
 
-    def _new_ring(self) -> RingWriter:
+    def _lease(self) -> RingWriter:
         try:
-            return self.free.pop()
-        except IndexError:
-            number = next(self.numbers)
+            ring = self.free.pop() if self.free else self._new_ring()
+        except (OSError, IndexError) as error:
+            self.nowhere.warn(error)
+            return self.nowhere
+        self.local.lease = _Lease(self, ring)
+        return ring
+
+    def _new_ring(self) -> RingWriter:
+        number = next(self.numbers)
+        if number >= MAX_RINGS:
+            raise OSError(f"{MAX_RINGS} threads already record")
         ring = RingWriter(self.directory / f"{os.getpid()}-{number}.ring", self.slots, number)
         self.all.append(ring)
         return ring
 
 
+class Nowhere(RingWriter):
+    """Takes the records of a thread for which there is no ring, and keeps none."""
+
+    __slots__ = ("_warned",)
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def warn(self, error: Exception) -> None:
+        """Say so once."""
+        if not self._warned:
+            self._warned = True
+            logger.warning("no room for a ring, so some requests are not traced: %s", error)
+
+    def record(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def double(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def step(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def text(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def string(self, value: str) -> int:  # noqa: ARG002
+        """Return the id of no string."""
+        return 0
+
+    def known_string(self, value: str) -> int | None:  # noqa: ARG002
+        """Return the id of no string."""
+        return 0
+
+    def takes_request(self) -> bool:
+        """Return that there is no room."""
+        return False
+
+
 _recorder: _ProcessRecorder | None = None
+
+unrecorded: set[int] = set()
+"""Keys of requests under way that found no room: whatever else happens to them is not recorded either."""
 
 
 def start(settings: Settings) -> Path:
-    """Open the recorder of this process; return the worker folder, which children inherit through the environment."""
+    """Open the recorder of this process; return the worker folder, which children inherit through the environment.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
     global _recorder
     if _recorder is None:
         inherited = os.environ.get(WORKER_DIR)
@@ -78,9 +137,16 @@ def start(settings: Settings) -> Path:
 
 
 def new_worker_dir(settings: Settings) -> Path:
-    """Create the private folder of a new worker tree."""
-    settings.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory = settings.runtime_dir / f"worker-{os.getpid()}-{time.time_ns():x}"
+    """Create the private folder of a new worker tree.
+
+    Raises:
+        OSError: no permission, or another user owns the parent folder.
+    """
+    parent = settings.runtime_dir
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if parent.stat().st_uid != os.getuid():
+        raise PermissionError(f"{parent} belongs to another user")
+    directory = parent / f"worker-{os.getpid()}-{time.time_ns():x}"
     directory.mkdir(mode=0o700)
     return directory
 

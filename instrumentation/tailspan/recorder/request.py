@@ -14,6 +14,7 @@ from tailspan.recorder import process
 from tailspan.recorder.layout import AttributeType, Kind
 from tailspan.recorder.ring import RingWriter
 
+MAX_UNRECORDED = 65536
 _SIGN = 1 << 63
 _OUTCOME_INDEX = {outcome: index for index, outcome in enumerate(attr.OUTCOMES)}
 
@@ -26,6 +27,7 @@ def signed(value: int) -> int:
 class Request:
     """A request that has begun. All methods may be called from any thread; times are `now_ns()` values.
 
+    A request that found no room (`recorded` is false) is left out as a whole: no method keeps anything.
     Attributes for hooks: `has_output` is set once the engine produced output, so that the next body chunk is the
     first one; `ended` once the request is over; `engine_request_id` whatever id the engine uses.
     """
@@ -39,6 +41,7 @@ class Request:
         "flags",
         "has_output",
         "key",
+        "recorded",
         "sent_first_chunk",
         "trace_id",
     )
@@ -49,6 +52,7 @@ class Request:
         self.key = key
         self.flags = flags
         self.begin_ns = begin_ns
+        self.recorded = True
         self.ended = False
         self.has_output = False
         self.sent_first_chunk = False
@@ -63,6 +67,8 @@ class Request:
 
     def attribute(self, key: str, value: str | bool | int | float) -> None:
         """Set an attribute of the request span. Text that differs with every request belongs into `text`."""
+        if not self.recorded:
+            return
         ring = process.ring()
         name = ring.string(key)
         if isinstance(value, bool):
@@ -76,11 +82,15 @@ class Request:
 
     def text(self, key: str, value: str) -> None:
         """Set a text attribute with many different values (a request id, an error message); cut at 240 bytes."""
+        if not self.recorded:
+            return
         ring = process.ring()
         ring.text(self.key, ring.string(key), value)
 
     def stage(self, stage: str, begin_ns: int, end_ns: int, busy_ns: int = -1) -> None:
         """Record a stage that one hook measured as a whole; several of one name are joined. busy -1: all of it."""
+        if not self.recorded:
+            return
         ring = process.ring()
         ring.record(Kind.STAGE, 0, ring.string(stage), self.key, begin_ns, end_ns, busy_ns)
 
@@ -93,6 +103,8 @@ class Request:
         """Record that the first body chunk with output was handed to the transport: the end of TTFT."""
         if not self.sent_first_chunk:
             self.sent_first_chunk = True
+            if not self.recorded:
+                return
             process.ring().record(Kind.FIRST_CHUNK, 0, 0, self.key, at_ns)
 
     def end(self, at_ns: int, outcome: str = "ok", error_type: str = "", http_status: int = 0) -> None:
@@ -100,6 +112,9 @@ class Request:
         if self.ended:
             return
         self.ended = True
+        if not self.recorded:
+            process.unrecorded.discard(self.key)
+            return
         ring = process.ring()
         if self._text_ready_ns:
             ring.record(Kind.TEXT_READY, 0, 0, self.key, self._text_ready_ns, self._text_busy_ns)
@@ -117,6 +132,12 @@ def begin_request(name: str, begin_ns: int, traceparent: str | None = None) -> R
     trace_id, parent_id, flags = parent if parent is not None else (new_trace_id(), 0, 1)
     request = Request(trace_id, new_span_id(), flags, begin_ns)
     ring: RingWriter = process.ring()
+    request.recorded = ring.takes_request()
+    if not request.recorded:
+        if len(process.unrecorded) >= MAX_UNRECORDED:  # requests that nobody ends
+            process.unrecorded.clear()
+        process.unrecorded.add(request.key)
+        return request
     ring.record(
         Kind.BEGIN, 0, ring.string(name), request.key,
         begin_ns, signed(trace_id >> 64), signed(trace_id & (1 << 64) - 1), signed(parent_id), flags,

@@ -6,6 +6,7 @@ Errors: a full ring drops the record and counts it; nothing blocks.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -35,22 +36,37 @@ class RingWriter:
     Memory: `HEADER_BYTES + slots * SLOT_BYTES`, touched as it fills; the string table is bounded by `MAX_STRINGS`.
     """
 
-    __slots__ = ("_dropped", "_head", "_limit", "_map", "_mask", "_slots", "_strings", "path")
+    __slots__ = (
+        "_descriptor", "_dropped", "_dropped_requests", "_head", "_limit", "_map", "_mask", "_slots",
+        "_strings", "path",
+    )  # fmt: skip
 
     def __init__(self, path: Path, slots: int, thread_number: int) -> None:
-        """Create the file (mode 0600) with `slots` records, a power of two."""
+        """Create the file (mode 0600) with `slots` records, a power of two.
+
+        Raises:
+            OSError: no room, no permission, too many open files.
+        """
         self.path = path
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        size = HEADER_BYTES + slots * SLOT_BYTES
+        # Kept open: the lock on it tells the agent, in whatever PID namespace, that this process lives. A record lock
+        # belongs to the process alone, so a forked child does not prolong it.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, HEADER_BYTES + slots * SLOT_BYTES)
-            self._map = mmap.mmap(descriptor, HEADER_BYTES + slots * SLOT_BYTES)
-        finally:
-            os.close(descriptor)
+            # Real pages now: a store into a page that a full tmpfs cannot give would kill the process with SIGBUS.
+            os.posix_fallocate(self._descriptor, 0, size)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._map = mmap.mmap(self._descriptor, size)
+        except OSError:
+            os.close(self._descriptor)
+            path.unlink(missing_ok=True)
+            raise
         self._slots = slots
         self._mask = slots - 1
         self._head = 0
         self._limit = slots
         self._dropped = 0
+        self._dropped_requests = 0
         self._strings: dict[str, int] = {}
         layout.HEADER.pack_into(
             self._map, 0, b"\0" * 8, layout.VERSION, slots, os.getpid(), thread_number,
@@ -138,6 +154,27 @@ class RingWriter:
         """Return the id of a string that this ring already has."""
         return self._strings.get(value)
 
+    def takes_request(self) -> bool:
+        """Whether there is room for a new request; else count it as dropped.
+
+        The last quarter of the ring is kept for requests that have begun, so that they can end whole.
+        """
+        head = self._head
+        if head < self._limit - self._slots // 4:
+            return True
+        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
+        self._limit = tail + self._slots
+        if head < self._limit - self._slots // 4:
+            return True
+        self._dropped_requests += 1
+        struct.pack_into("<Q", self._map, layout.DROPPED_REQUESTS_OFFSET, self._dropped_requests)
+        return False
+
+    def close(self) -> None:
+        """Give up the file; only for a ring that no thread writes to any more."""
+        self._map.close()
+        os.close(self._descriptor)
+
     def mark_closed(self) -> None:
         """Tell the reader that the process ended in an orderly way."""
         struct.pack_into("<Q", self._map, layout.CLOSED_OFFSET, 1)
@@ -179,29 +216,30 @@ class RingReader:
     sequence number before the rest of the slot, the stores have settled by then.
     """
 
-    __slots__ = ("_map", "_seen", "_tail", "header", "path")
+    __slots__ = ("_descriptor", "_map", "_seen", "_tail", "header", "path")
 
     def __init__(self, path: Path) -> None:
         """Map an existing ring; raises `ValueError` when it is not (yet) a complete one."""
         self.path = path
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
-            if size < HEADER_BYTES:
-                raise ValueError(f"{path} is too short for a ring")
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        if self._map[:8] != layout.MAGIC:
-            raise ValueError(f"{path} is not a complete ring")
+            self._map = mmap.mmap(self._descriptor, 0)
+            self.header, self._tail = self._check()
+        except ValueError:
+            os.close(self._descriptor)
+            raise
+        self._seen: int = self._tail
+
+    def _check(self) -> tuple[RingHeader, int]:
+        size = len(self._map)
+        if size < HEADER_BYTES or self._map[:8] != layout.MAGIC:
+            raise ValueError(f"{self.path} is not a complete ring")
         _, version, slots, pid, thread, ticks, mono, wall, command = layout.HEADER.unpack_from(self._map)
         if version != layout.VERSION or size != HEADER_BYTES + slots * SLOT_BYTES:
-            raise ValueError(f"{path} has ring version {version}, this agent reads version {layout.VERSION}")
-        self.header = RingHeader(
-            slots, pid, thread, ticks, mono, wall, command.rstrip(b"\0").decode("utf-8", "replace")
-        )
-        self._tail: int = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)[0]
-        self._seen: int = self._tail
+            raise ValueError(f"{self.path} has ring version {version}, this agent reads version {layout.VERSION}")
+        name = command.rstrip(b"\0").decode("utf-8", "replace")
+        tail: int = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)[0]
+        return RingHeader(slots, pid, thread, ticks, mono, wall, name), tail
 
     def read(self) -> list[bytes]:
         """Return the settled records as 64-byte slots, oldest first, and give their room back to the writer."""
@@ -224,6 +262,21 @@ class RingReader:
         return int(dropped)
 
     @property
+    def dropped_requests(self) -> int:
+        """Requests that the writer left out as a whole."""
+        (dropped,) = struct.unpack_from("<Q", self._map, layout.DROPPED_REQUESTS_OFFSET)
+        return int(dropped)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the writing process lives; asked of the kernel, so it holds across PID namespaces."""
+        # struct flock of fcntl(2): type, whence, start, length, pid.
+        question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(self._descriptor, fcntl.F_GETLK, question)
+        kind: int = struct.unpack_from("h", answer)[0]
+        return kind != fcntl.F_UNLCK
+
+    @property
     def closed(self) -> bool:
         """Whether the writer said good-bye."""
         (closed,) = struct.unpack_from("<Q", self._map, layout.CLOSED_OFFSET)
@@ -232,6 +285,7 @@ class RingReader:
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()
+        os.close(self._descriptor)
 
     def _scan(self, position: int) -> int:
         slots, mask = self.header.slots, self.header.slots - 1
