@@ -5,11 +5,16 @@
     ...
     tailspan.uninstrument()    # puts every original back
 
+    with tailspan.request(model="mine") as request:      # a worker of your own, see docs/API.md
+        with tailspan.stage("prefill"):
+            ...
+
 Or without a line of code: `tailspan run -- CMD`, or `opentelemetry-instrument CMD`.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tailspan.errors import UserError
@@ -17,14 +22,28 @@ from tailspan.version import __version__
 
 if TYPE_CHECKING:
     from tailspan.api import instrument, uninstrument
+    from tailspan.handmade import Engine, RequestHandle, current_request, request, stage, step
 
-__all__ = ["UserError", "__version__", "instrument", "uninstrument"]
+__all__ = [
+    "Engine",
+    "RequestHandle",
+    "UserError",
+    "__version__",
+    "current_request",
+    "instrument",
+    "request",
+    "stage",
+    "step",
+    "uninstrument",
+]
+
+_MODULES = {"instrument": "tailspan.api", "uninstrument": "tailspan.api"}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on use: the collector and the queries import this package only for its attribute names.
-    if name in ("instrument", "uninstrument"):
-        from tailspan import api
-
-        return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES.get(name, "tailspan.handmade")), name)
+    globals()[name] = value  # from now on as cheap as any function
+    return value

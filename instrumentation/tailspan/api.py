@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
-from tailspan import asgi, engines
-from tailspan.agent.launch import launch
+from tailspan import asgi, engines, patch_config
+from tailspan.agent import settings as agent_settings
+from tailspan.agent.launch import ENDED_FILE, launch
 from tailspan.errors import UserError
 from tailspan.guard import logger
 from tailspan.patching import Patcher
@@ -35,10 +38,11 @@ def instrument(engines_: Iterable[str] | None = None) -> None:
         return
     names = frozenset(engines_) if engines_ is not None else settings.engines
     chosen = _choose(names)
+    agent_settings.check()
     try:
         _start_recorder(settings)
     except OSError as error:
-        logger.warning("this process is not traced: %s; set TAILSPAN_RUNTIME_DIR to a folder it may write to", error)
+        logger.warning("tailspan: this process is not traced: %s; set TAILSPAN_RUNTIME_DIR to another folder", error)
         return
     for patcher in chosen:
         patcher.apply()
@@ -64,7 +68,9 @@ def _choose(names: frozenset[str] | None) -> list[Patcher]:
     unknown = sorted((names or frozenset()) - known.keys())
     if unknown:
         raise UserError(f"unknown engine {', '.join(unknown)}", f"Use one or more of: {', '.join(known)}")
-    return [asgi.patcher(), *(engine.patcher() for name, engine in known.items() if names is None or name in names)]
+    private = patch_config.patcher(os.environ)
+    chosen = [asgi.patcher(), *(engine.patcher() for name, engine in known.items() if names is None or name in names)]
+    return chosen if private is None else [*chosen, private]
 
 
 def _start_recorder(settings: Settings) -> None:
@@ -86,6 +92,10 @@ def _start_recorder(settings: Settings) -> None:
 def _deliver_at_exit(owner_pid: int, timeout_s: float, directory: str) -> None:
     if os.getpid() != owner_pid:
         return
-    process.close()
+    recorded = process.close()
+    if not recorded and not any(Path(directory).glob("*.ring")):
+        with contextlib.suppress(OSError):
+            (Path(directory) / ENDED_FILE).touch()
+        return
     if not process.wait_delivered(directory, timeout_s):
-        logger.warning("spans were not delivered within %g s; the agent goes on trying for a while", timeout_s)
+        logger.warning("tailspan: spans were not delivered within %g s; the agent goes on trying", timeout_s)

@@ -21,7 +21,7 @@ from tailspan import attributes as attr
 from tailspan.asgi_arrival import arrival_ns
 from tailspan.guard import Guard
 from tailspan.patching import Patcher, Target
-from tailspan.recorder import Request, begin_request, current_request, now_ns
+from tailspan.recorder import AttributeSet, Request, begin_request, current_request, now_ns
 from tailspan.recorder.process import is_started
 
 Message = MutableMapping[str, Any]
@@ -40,6 +40,17 @@ INFERENCE_ROUTES = {
 }
 """Route -> `gen_ai.operation.name`. A prefix in front of a route (a mount, a proxy path) does not matter."""
 
+_SHARED = {
+    route: AttributeSet(
+        {
+            attr.HTTP_METHOD: "POST",
+            attr.HTTP_ROUTE: route,
+            attr.URL_PATH: route,
+            attr.GEN_AI_OPERATION: operation,
+        }
+    )
+    for route, operation in INFERENCE_ROUTES.items()
+}
 _BEGIN = "tailspan_begin_ns"
 _SCOPE_KEY = "tailspan.request"
 _GUARD = Guard("asgi")
@@ -182,10 +193,11 @@ def exchange_of(request: Request) -> Exchange | None:
 
 def traceparent(headers: list[tuple[bytes, bytes]]) -> str | None:
     """Return the W3C `traceparent` of ASGI headers, whatever its case."""
-    for name, value in headers:
-        if name.lower() == b"traceparent":
-            return value.decode("latin-1")
-    return None
+    return _header(headers, b"traceparent")
+
+
+def _header(headers: list[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
 
 
 def route_of(scope: Message) -> str | None:
@@ -212,10 +224,11 @@ def _begin(scope: Message, receive: App, send: App) -> Exchange | None:
     begin_ns = getattr(getattr(receive, "__self__", None), _BEGIN, 0) or now_ns()
     request = begin_request(f"POST {route}", begin_ns, traceparent(scope["headers"]))
     scope[_SCOPE_KEY] = request.traceparent
-    request.attribute(attr.HTTP_METHOD, "POST")
-    request.attribute(attr.HTTP_ROUTE, route)
-    request.text(attr.URL_PATH, scope["path"])
-    request.attribute(attr.GEN_AI_OPERATION, INFERENCE_ROUTES[route])
+    request.describe(_SHARED[route])
+    if scope["path"] != route:
+        request.text(attr.URL_PATH, scope["path"])
+    if _header(scope["headers"], b"x-tailspan-debug") == "1":
+        request.attribute(attr.DEBUG, True)
     return Exchange(request, scope, receive, send)
 
 

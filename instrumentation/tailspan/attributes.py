@@ -18,6 +18,8 @@ ROLE_REQUEST: Final = "request"
 ROLE_STAGE: Final = "stage"
 ROLE_STEP: Final = "step"
 ROLE_EVENT: Final = "event"
+ROLE_SNAPSHOT: Final = "snapshot"
+"""Role of the spans of a request that a stalled engine still holds: up to now, in case it never ends."""
 
 STAGE: Final = "tailspan.stage"
 """string: the stage that a `stage` span measures, one of `STAGES`."""
@@ -48,6 +50,8 @@ TTFT_NS: Final = "tailspan.ttft_ns"
 """int, ns, on the request span: begin of the request until its first body chunk left; absent without a token."""
 ITL_HISTOGRAM: Final = "tailspan.itl.histogram"
 """string, on the decode span: gaps between tokens as `bucket:count` pairs, see `tailspan.agent.histogram`."""
+DEBUG: Final = "tailspan.debug"
+"""bool, on the request span: the caller asked for this request's spans with the header `x-tailspan-debug: 1`."""
 WEIGHT: Final = "tailspan.weight"
 """double: how many requests this span stands for; 1 unless sampled."""
 
@@ -85,8 +89,9 @@ PROMPTS: Final = "tailspan.prompts"
 
 # --- why a request ended --------------------------------------------------------------------------------------------
 OUTCOME: Final = "tailspan.outcome"
-"""string, on request spans: `ok`, `error`, `client_disconnect`, `cancelled` or `lost` (the worker disappeared)."""
-OUTCOMES: Final = ("ok", "error", "client_disconnect", "cancelled", "lost")
+"""string, on request spans: `ok`, `error`, `client_disconnect`, `cancelled`, `lost` (the worker disappeared)
+or `stalled` (in a snapshot)."""
+OUTCOMES: Final = ("ok", "error", "client_disconnect", "cancelled", "lost", "stalled")
 ERROR_TYPE: Final = "error.type"
 """string: class of the error that ended the request: exception class or HTTP status code."""
 

@@ -46,6 +46,7 @@ COMMANDS = {
     "migrate": Command("tailspan_collector.cli:migrate", "show or apply pending schema migrations", "collector"),
     "run": Command("tailspan.run:run", "run a command with tracing switched on"),
     "agent": Command("tailspan.agent.main:main", "drain the rings of a worker and export spans"),
+    "blackbox": Command("tailspan.agent.blackbox:blackbox", "say what a dead worker was doing, from its ring files"),
     "doctor": Command("tailspan.doctor:doctor", "say what is instrumented, what is not, and why"),
     "stages": Command("tailspan_queries.cli:stages", "latency percentiles and shares of every stage", "collector"),
     "trace": Command("tailspan_queries.cli:trace", "one request as a waterfall", "collector"),

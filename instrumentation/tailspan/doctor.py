@@ -6,6 +6,8 @@ Exit code 0 when nothing is wrong, 2 otherwise.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import importlib.metadata
 import os
 import platform
@@ -13,11 +15,14 @@ import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from tailspan import engines
+from tailspan import engines, patch_config
+from tailspan.agent import settings as agent_settings
 from tailspan.errors import UserError
 from tailspan.patching import check
+from tailspan.recorder.ring import RingReader
 from tailspan.settings import Settings
 from tailspan.version import __version__
 
@@ -54,7 +59,13 @@ def examine() -> Iterator[Finding]:
         yield Finding("settings", error.what, error.remedy)
         return
     yield from _engines()
+    try:
+        agent_settings.check()
+        yield from _by_configuration()
+    except UserError as error:
+        yield Finding("settings", error.what, error.remedy)
     yield _shared_memory(settings)
+    yield from _workers(settings)
     yield _endpoint()
 
 
@@ -78,6 +89,17 @@ def _engines() -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _by_configuration() -> Iterator[Finding]:
+    found = patch_config.patcher(os.environ)
+    if found is None:
+        return
+    for target, reason in check(found.targets).items():
+        yield Finding(
+            "TAILSPAN_PATCH", f"no {target.module}:{target.path} ({reason})", "Correct the entry, or remove it"
+        )  # fmt: skip
+    yield Finding("TAILSPAN_PATCH", f"{len(found.targets)} functions of your own")
+
+
 def _shared_memory(settings: Settings) -> Finding:
     folder = settings.runtime_dir
     existing = folder if folder.exists() else folder.parent
@@ -89,6 +111,42 @@ def _shared_memory(settings: Settings) -> Finding:
     if free_mib < 32:
         return Finding("recorder", text, "Give /dev/shm more room (docker: --shm-size) or set TAILSPAN_RUNTIME_DIR")
     return Finding("recorder", text)
+
+
+def _workers(settings: Settings) -> Iterator[Finding]:
+    for directory in sorted(settings.runtime_dir.glob("worker-*")):
+        rings = []
+        for path in directory.glob("*.ring"):
+            with contextlib.suppress(OSError, ValueError):
+                rings.append(RingReader(path))
+        alive = {ring.header.pid for ring in rings if ring.alive}
+        records, requests = sum(ring.dropped for ring in rings), sum(ring.dropped_requests for ring in rings)
+        for ring in rings:
+            ring.close()
+        if records or requests:
+            yield Finding(
+                "worker", f"{directory.name}: dropped {records:,} records and {requests:,} whole requests, rings full",
+                "Raise TAILSPAN_RING_RECORDS, and see that its agent runs",
+            )  # fmt: skip
+        elif alive:
+            pids = ", ".join(map(str, sorted(alive)))
+            yield Finding("worker", f"{directory.name}: processes {pids}, {len(rings)} rings, nothing dropped")
+        elif not _has_agent(directory):
+            yield Finding(
+                "worker", f"{directory.name}: left behind, neither worker nor agent lives",
+                f"Read: `tailspan blackbox {directory}`. Send: `tailspan agent {directory}`. Or delete it",
+            )  # fmt: skip
+
+
+def _has_agent(directory: Path) -> bool:
+    try:
+        with (directory / "agent.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _endpoint() -> Finding:

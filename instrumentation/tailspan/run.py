@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -12,10 +13,11 @@ from pathlib import Path
 from types import FrameType
 
 from tailspan import engines
+from tailspan.agent import settings as agent_settings
 from tailspan.agent.launch import ENDED_FILE, launch
 from tailspan.errors import UserError
 from tailspan.recorder.process import new_worker_dir
-from tailspan.settings import WORKER_DIR, Settings
+from tailspan.settings import WORKER_DIR, Settings, chosen_engines
 
 _AUTOLOAD = Path(__file__).parent / "autoload"
 """First on the command's PYTHONPATH, so that Python itself loads the instrumentation."""
@@ -25,19 +27,21 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 def run(argv: list[str]) -> int:
     """Run the command; return its exit code (128 + N when signal N ended it)."""
     arguments = _parse(argv)
-    settings = Settings.from_environment()
-    _check_engines(settings)
     program = shutil.which(arguments.command[0])
     if program is None:
         raise UserError(f"command not found: {arguments.command[0]}", "Give a program on PATH after `--`")
     command = [program, *arguments.command[1:]]
+    _check_engines()
     try:
+        settings = Settings.from_environment()
+        agent_settings.check()
         directory = new_worker_dir(settings)
         agent = launch(directory, os.getpid())
-    except OSError as error:
+    except (OSError, UserError) as error:
         # A worker that serves without traces is better than one that does not serve.
-        print(f"tailspan: not tracing: {error}. Set TAILSPAN_RUNTIME_DIR", file=sys.stderr)  # noqa: T201
-        return _run_command(command, dict(os.environ))
+        remedy = "" if isinstance(error, UserError) else ". Set TAILSPAN_RUNTIME_DIR to a folder on tmpfs"
+        print(f"tailspan: not tracing: {error}{remedy}", file=sys.stderr)  # noqa: T201
+        return _run_command(command, dict(os.environ) | {"TAILSPAN_ENABLED": "0"})
     try:
         return _run_command(command, _traced_environment(directory))
     finally:
@@ -61,8 +65,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
-def _check_engines(settings: Settings) -> None:
-    unknown = sorted((settings.engines or frozenset()) - engines.ENGINES.keys())
+def _check_engines() -> None:
+    names = chosen_engines(os.environ)
+    unknown = sorted((names or frozenset()) - engines.ENGINES.keys())
     if unknown:
         raise UserError(f"TAILSPAN_ENGINES names an unknown engine: {', '.join(unknown)}", _known_engines())
 
@@ -94,7 +99,8 @@ def _run_command(command: list[str], env: dict[str, str]) -> int:
 
 
 def _finish(agent: subprocess.Popen[bytes], directory: Path, linger_s: float) -> None:
-    (directory / ENDED_FILE).touch()
+    with contextlib.suppress(FileNotFoundError):  # the agent refused its settings and left
+        (directory / ENDED_FILE).touch()
     try:
         agent.wait(linger_s)
     except subprocess.TimeoutExpired:

@@ -26,6 +26,8 @@ class Settings:
     ring_records: TAILSPAN_RING_RECORDS, records a thread's ring holds, a power of two; 64 bytes each, default 16384.
     runtime_dir: TAILSPAN_RUNTIME_DIR, parent of the worker folders; default /dev/shm or the temporary folder.
     exit_timeout_s: TAILSPAN_EXIT_TIMEOUT, seconds a worker that ends waits for delivery, default 5.
+    stall_timeout_s: TAILSPAN_STALL_TIMEOUT, seconds without a step after which an engine that has requests counts as
+    stalled, default 60; 0 never.
     agent: TAILSPAN_AGENT, `auto` (start one) or `external` (one already reads the folder).
     """
 
@@ -35,22 +37,29 @@ class Settings:
     ring_records: int
     runtime_dir: Path
     exit_timeout_s: float
+    stall_timeout_s: float
     agent: str
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read and check all variables."""
         env = os.environ if environment is None else environment
-        engines = env.get("TAILSPAN_ENGINES", "").strip()
         return cls(
             enabled=_flag(env, "TAILSPAN_ENABLED"),
             strict=bool(_flag(env, "TAILSPAN_STRICT")),
-            engines=frozenset(name.strip() for name in engines.split(",")) if engines else None,
+            engines=chosen_engines(env),
             ring_records=_power_of_two(env, "TAILSPAN_RING_RECORDS", 16384),
             runtime_dir=Path(env.get("TAILSPAN_RUNTIME_DIR") or _default_runtime_dir()),
+            stall_timeout_s=_seconds(env, "TAILSPAN_STALL_TIMEOUT", 60.0),
             exit_timeout_s=_seconds(env, "TAILSPAN_EXIT_TIMEOUT", 5.0),
             agent=_choice(env, "TAILSPAN_AGENT", ("auto", "external")),
         )
+
+
+def chosen_engines(environment: Mapping[str, str]) -> frozenset[str] | None:
+    """Return the engines that TAILSPAN_ENGINES names, None for all."""
+    engines = environment.get("TAILSPAN_ENGINES", "").strip()
+    return frozenset(name.strip() for name in engines.split(",")) if engines else None
 
 
 def _default_runtime_dir() -> Path:

@@ -194,7 +194,7 @@ def test_queries_run_while_spans_come_in(shared_collector: RunningCollector) -> 
         counts.append(
             int(get(shared_collector.url, f"select count() from tailspan.spans where service = '{service}'".encode()))
         )
-        shared_collector.query("select quantilesDDMerge(0.01, 0.5)(wall_q) from tailspan.stage_minutes")
+        shared_collector.query("select quantilesBFloat16WeightedMerge(0.5)(wall_q) from tailspan.stage_minutes")
     sender.join()
     total = 30 * 3 * 20 * 3
     shared_collector.wait_rows(0)

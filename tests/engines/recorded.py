@@ -94,6 +94,7 @@ class Recorded:
 
     def read(self) -> None:
         """Take in all records written so far; requests that have ended become visible."""
+        self._rings.discover()
         for _ in range(2):  # a ring hands out what its previous read saw
             for pid, events in self._rings.read():
                 self._joiner.feed(events, pid)

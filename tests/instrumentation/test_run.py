@@ -166,3 +166,51 @@ def test_the_resource_says_who_the_worker_is(sink: OtlpSink, tmp_path: Path) -> 
     assert sink.resource[attr.SERVICE_NAME] == "chat"
     assert sink.resource[attr.SERVICE_INSTANCE] == "pod-1"
     assert sink.resource["deployment.environment.name"] == "staging"
+
+
+def test_a_sidecar_serves_every_worker_below_its_folder(sink: OtlpSink, tmp_path: Path) -> None:
+    """Workers with an external agent only record; the watching agent delivers, cleans up, and ends on SIGTERM."""
+    env = environment(sink, tmp_path)
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    with subprocess.Popen([sys.executable, "-m", "tailspan", "agent", "--watch", str(runtime)], env=env) as sidecar:
+        script = f"import tailspan\ntailspan.instrument()\n{RECORD}"
+        workers = [
+            subprocess.Popen([sys.executable, "-c", script], env=env | {"TAILSPAN_AGENT": "external"}) for _ in range(3)
+        ]
+        assert [worker.wait(30) for worker in workers] == [0, 0, 0]
+        sink.wait_for(3)
+        assert_nothing_left(tmp_path)
+        sidecar.terminate()
+        assert sidecar.wait(20) == 0
+    assert len(sink.spans) == 3
+
+
+WRONG_SETTING = {"TAILSPAN_RING_RECORDS": "1000"}
+WRONG_FOLDER = {"TAILSPAN_RUNTIME_DIR": "/proc/nowhere"}
+
+
+@pytest.mark.parametrize(
+    ("way", "wrong"),
+    [
+        ("tailspan run", WRONG_SETTING),
+        ("tailspan run", WRONG_FOLDER),
+        ("opentelemetry-instrument", WRONG_SETTING),
+        ("opentelemetry-instrument", WRONG_FOLDER),
+        ("python", WRONG_FOLDER),  # a wrong setting raises in code that calls instrument() itself
+    ],
+)
+def test_a_worker_that_cannot_be_traced_serves_as_before(
+    sink: OtlpSink, tmp_path: Path, way: str, wrong: dict[str, str]
+) -> None:
+    """One line says why there are no traces; the program runs and keeps its exit code."""
+    program = "print('served')"
+    command = {
+        "tailspan run": [sys.executable, "-m", "tailspan", "run", "--", sys.executable, "-c", program],
+        "opentelemetry-instrument": [str(BIN / "opentelemetry-instrument"), sys.executable, "-c", program],
+        "python": [sys.executable, "-c", f"import tailspan\ntailspan.instrument()\n{program}"],
+    }[way]
+    done = run(command, environment(sink, tmp_path) | wrong)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "served\n"
+    assert next(iter(wrong.values())) in done.stderr

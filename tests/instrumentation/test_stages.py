@@ -116,12 +116,97 @@ def test_steps_that_compute_an_evicted_prompt_again_give_no_token() -> None:
     assert token_times_ns(request, STEPS | {4: step(4, 700, 800)}) == [500, 700, 800]
 
 
+def by_hand(*measured: tuple[str, int, int], begin_ns: int = 0, end_ns: int = 1000) -> list[tuple[str, int, int]]:
+    """Return the partition of a request without engine as (stage, begin, end)."""
+    parts = [Interval(stage, begin, end, end - begin) for stage, begin, end in measured]
+    request = RequestState(key=1, begin_ns=begin_ns, end_ns=end_ns, measured=parts)
+    return [(s.stage, s.begin_ns, s.end_ns) for s in partition(request, begin_ns, end_ns, {})]
+
+
+def test_stages_measured_by_hand_are_taken_as_they_are() -> None:
+    """Without engine every stage has its own interval; pauses and the rest stay unattributed, nothing is derived."""
+    measured = (("tokenize", 10, 100), ("queue", 100, 300), ("prefill", 310, 500), ("decode", 500, 900))
+    assert by_hand(*measured) == list(measured)
+
+
+def test_hand_measured_rounds_stay_apart_and_an_eviction_is_cut_out() -> None:
+    """Two answers one after the other are two prefills and two decodes; `preempted` inside decode splits it."""
+    measured = (("prefill", 0, 100), ("decode", 100, 400), ("prefill", 400, 500), ("decode", 500, 900))
+    assert by_hand(*measured) == list(measured)
+    assert by_hand(("decode", 0, 900), ("preempted", 300, 400)) == [
+        ("decode", 0, 300),
+        ("preempted", 300, 400),
+        ("decode", 400, 900),
+    ]
+
+
+def test_output_work_between_decode_parts_is_busy_time_of_the_output_stages() -> None:
+    """Streaming by hand: decode lasts to its last part; what follows is detokenize, with the work of all its parts."""
+    parts = [
+        Interval("decode", 0, 100, 100),
+        Interval("detokenize", 100, 130, 30),
+        Interval("respond", 130, 150, 20),
+        Interval("decode", 150, 300, 150),
+    ]
+    request = RequestState(key=1, begin_ns=0, end_ns=1000, measured=parts)
+    assert partition(request, 0, 1000, {}) == [Interval("decode", 0, 300, 250), Interval("detokenize", 300, 300, 30)]
+    request.measured.append(Interval("detokenize", 300, 340, 40))
+    assert partition(request, 0, 1000, {})[-1] == Interval("detokenize", 300, 340, 70)
+
+
+def test_a_stage_that_began_and_did_not_end_lasts_until_the_request_was_lost() -> None:
+    """A begin is closed by its own end; one without was under way."""
+    parts = [
+        Interval("tokenize", 10, 0, 0),
+        Interval("tokenize", 10, 60, 50),
+        Interval("queue", 60, 0, 0),
+        Interval("queue", 60, 300, 0),
+        Interval("prefill", 310, 0, 0),
+    ]
+    request = RequestState(key=1, begin_ns=0, end_ns=1000, measured=parts)
+    assert partition(request, 0, 1000, {}) == [
+        Interval("tokenize", 10, 60, 50),
+        Interval("queue", 60, 300, 0),
+        Interval("prefill", 310, 1000, 690),
+    ]
+
+
+def test_over_http_the_rest_after_decode_is_respond_and_after_prefill_unattributed() -> None:
+    """`respond` is derived only where an answer can have been under way."""
+    assert by_hand(("receive", 0, 10), ("decode", 10, 900))[-1] == ("respond", 900, 1000)
+    assert by_hand(("receive", 0, 10), ("prefill", 10, 900))[-1] == ("prefill", 10, 900)
+    assert by_hand(("decode", 10, 900)) == [("decode", 10, 900)]
+
+
+def test_with_an_engine_measured_stages_add_what_it_does_not_say() -> None:
+    """The begin of the queue, the text stage and the work of the answer; prefill and decode stay the engine's."""
+    request = orderly()
+    request.text_ready_ns = None
+    request.text_busy_ns = 0
+    request.measured += [
+        Interval("queue", 110, 300, 0),
+        Interval("prefill", 120, 690, 570),
+        Interval("detokenize", 710, 740, 30),
+        Interval("respond", 800, 900, 100),
+    ]
+    stages = partition(request, 0, 1000, STEPS)
+    assert walls(stages)[2:] == [
+        ("dispatch", 10),
+        ("queue", 190),
+        ("prefill", 200),
+        ("decode", 200),
+        ("detokenize", 40),
+        ("respond", 260),
+    ]
+    assert [stage.busy_ns for stage in stages[-2:]] == [30, 100]
+
+
 times = st.one_of(st.none(), st.integers(-50, 1200))
 
 
 @given(
     measured=st.lists(
-        st.tuples(st.sampled_from(["receive", "tokenize"]), st.integers(-50, 1200), st.integers(-50, 1200)), max_size=4
+        st.tuples(st.sampled_from(attr.STAGES), st.integers(-50, 1200), st.integers(-50, 1200)), max_size=8
     ),
     queued=times,
     members=st.lists(st.tuples(st.integers(-50, 1200), times), max_size=3),
@@ -159,3 +244,19 @@ def test_whatever_arrives_the_stages_never_overlap(
     rest = unattributed_ns(0, 1000, stages)
     assert 0 <= rest <= 1000
     assert rest + sum(wall for _, wall in walls(stages)) == 1000
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(attr.STAGES), st.integers(0, 400), st.integers(1, 100)), min_size=1, max_size=12)
+)
+def test_no_measured_time_is_lost_and_busy_time_fits(parts: list[tuple[str, int, int]]) -> None:
+    """However nested: what a part covers is covered, and no stage worked longer than all its parts."""
+    measured = [Interval(stage, begin, begin + length, length) for stage, begin, length in parts]
+    request = RequestState(key=1, begin_ns=0, end_ns=1000, measured=measured)
+    stages = partition(request, 0, 1000, {})
+    union = {at for _, begin, length in parts for at in range(begin, begin + length)}
+    covered = {at for stage in stages for at in range(stage.begin_ns, stage.end_ns)}
+    assert union <= covered
+    for name in attr.STAGES:
+        busy = sum(stage.busy_ns or 0 for stage in stages if stage.stage == name)
+        assert busy <= sum(length for stage, _, length in parts if stage == name)

@@ -2,6 +2,6 @@
 
 import sys
 
-from tailspan.agent.main import main
+from tailspan.cli import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(["agent", *sys.argv[1:]]))

@@ -9,42 +9,24 @@ from __future__ import annotations
 import os
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from tailspan import attributes as attr
-from tailspan.errors import UserError
+from tailspan.agent.otlp import span_exporter
+from tailspan.agent.reporting import DESTINATIONS, ReportingSpanExporter
+from tailspan.agent.settings import AgentSettings
 
-_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
-_TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 
-
-def exporters() -> list[SpanExporter]:
+def exporters(settings: AgentSettings | None = None) -> list[ReportingSpanExporter]:
     """Return the exporters that OTEL_TRACES_EXPORTER names; `otlp` when it is unset, none when tracing is disabled."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return []
-    names = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
-    return [_exporter(name.strip()) for name in names.split(",") if name.strip() not in ("", "none")]
+    settings = settings if settings is not None else AgentSettings.from_environment()
+    return [_exporter(name, protocol) for name, protocol in settings.traces]
 
 
-def _exporter(name: str) -> SpanExporter:
+def _exporter(name: str, protocol: str) -> ReportingSpanExporter:
     if name == "console":
-        return ConsoleSpanExporter()
-    if name in ("otlp", "otlp_proto_grpc", "otlp_proto_http"):
-        return _otlp({"otlp_proto_grpc": "grpc", "otlp_proto_http": "http/protobuf"}.get(name))
-    raise UserError(f"OTEL_TRACES_EXPORTER={name!r} is not known", "Use otlp, console or none")
-
-
-def _otlp(protocol: str | None) -> SpanExporter:
-    protocol = protocol or os.environ.get(_TRACES_PROTOCOL) or os.environ.get(_PROTOCOL) or "grpc"
-    if protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
-
-        return GrpcExporter()
-    if protocol == "http/protobuf":
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
-
-        return HttpExporter()
-    raise UserError(f"{_PROTOCOL}={protocol!r} is not supported", "Use grpc or http/protobuf")
+        return ReportingSpanExporter(ConsoleSpanExporter(), "console")
+    return ReportingSpanExporter(span_exporter(protocol), DESTINATIONS[protocol])
 
 
 def resource(default_service: str, instance: str) -> Resource:

@@ -8,6 +8,7 @@ been read. A request that ended while the engine still had it (an abort) waits a
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ PASSES_AFTER_END = 2
 ABORT_GRACE_PASSES = 20
 ORPHAN_PASSES = 1200
 """Passes after which records without a BEGIN (its ring was full) are given up and counted."""
+ORPHAN_CHECK_PASSES = 40
 MAX_STEPS = 65536
 """Steps of one engine kept for open requests."""
 MAX_ENDED_KEYS = 65536
@@ -63,6 +65,7 @@ class Joiner:
         self.open: dict[int, RequestState] = {}
         self.engines: dict[str, EngineState] = {}
         self.orphans = 0
+        self._ending: dict[int, RequestState] = {}
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._passes = 0
         self._new_steps: list[tuple[int, Step]] = []
@@ -77,8 +80,7 @@ class Joiner:
             Kind.FIRST_TOKEN: self._first_token,
             Kind.LEAVE: self._leave,
             Kind.FINISH: self._finish,
-            Kind.FIRST_CHUNK: _first_chunk,
-            Kind.TEXT_READY: _text_ready,
+            Kind.ATTRIBUTES: _attributes,
             Kind.END: self._end,
         }
 
@@ -103,34 +105,47 @@ class Joiner:
         """Return what became complete; `final` when no record can come any more."""
         self._passes += 1
         steps = self._finish_steps(final)
-        finished = [self._close(request) for request in list(self.open.values()) if self._is_complete(request, final)]
+        complete = [request for request in self._ending.values() if self._is_complete(request, final)]
+        if final or self._passes % ORPHAN_CHECK_PASSES == 0:
+            complete += [request for request in self.open.values() if self._is_orphan(request, final)]
+        finished = [self._close(request) for request in complete]
         self._forget_steps()
         return [item for item in finished if item is not None], steps
 
-    def abandon(self, pid: int, at_ns: int) -> int:
-        """End the open requests of a process that disappeared as `lost`; return how many there were."""
-        lost = [r for r in self.open.values() if r.pid == pid and r.end_ns is None and r.begin_ns is not None]
+    def abandon(self, pid: int, at_ns: int) -> list[RequestState]:
+        """End the open requests of a process that disappeared as `lost`, and return them."""
+        return self._give_up([r for r in self.open.values() if r.pid == pid], at_ns, "worker_disappeared")
+
+    def abandon_rest(self, at_ns: int) -> None:
+        """End the requests of which no more will be heard as `lost`: their process stopped recording in between."""
+        self._give_up(list(self.open.values()), at_ns, "recording_stopped")
+
+    def _give_up(self, requests: list[RequestState], at_ns: int, reason: str) -> list[RequestState]:
+        lost = [request for request in requests if request.end_ns is None and request.begin_ns is not None]
         for request in lost:
             request.end_ns = max(at_ns, request.begin_ns or 0)
-            request.outcome, request.error_type = "lost", "worker_disappeared"
+            request.outcome, request.error_type = "lost", reason
             request.ended_in_pass = self._passes
-        return len(lost)
+            self._ending[request.key] = request
+        return lost
 
     def last_activity_ns(self) -> int:
         """Return the end of the newest step of any engine, 0 without one."""
         return max((engine.last_end_ns or 0 for engine in self.engines.values()), default=0)
 
     def _is_complete(self, request: RequestState, final: bool) -> bool:
-        age = self._passes - request.ended_in_pass
         if request.begin_ns is None:
-            return final or age > ORPHAN_PASSES
-        if request.end_ns is None:
             return False
+        age = self._passes - request.ended_in_pass
         grace = ABORT_GRACE_PASSES if request.in_engine else PASSES_AFTER_END
         return final or age > grace
 
+    def _is_orphan(self, request: RequestState, final: bool) -> bool:
+        return request.begin_ns is None and (final or self._passes - request.ended_in_pass > ORPHAN_PASSES)
+
     def _close(self, request: RequestState) -> Finished | None:
         del self.open[request.key]
+        self._ending.pop(request.key, None)
         self._ended[request.key] = None
         if len(self._ended) > MAX_ENDED_KEYS:
             self._traces.pop(self._ended.popitem(last=False)[0], None)
@@ -139,7 +154,7 @@ class Joiner:
             return None
         self._traces[request.key] = request.trace_id
         engine = self.engines.get(request.engine)
-        return Finished(request, engine, _steps_of(request, engine))
+        return Finished(request, engine, steps_of(request, engine))
 
     def _finish_steps(self, final: bool) -> list[FinishedStep]:
         ready = [step for seen, step in self._new_steps if final or self._passes - seen > PASSES_AFTER_END]
@@ -222,10 +237,15 @@ class Joiner:
         request.outcome = attr.OUTCOMES[record.flags]
         request.error_type = record.name
         request.http_status = record.b
+        request.first_chunk_ns = record.c or None
+        if record.d:
+            request.text_ready_ns, request.text_busy_ns = record.d, record.e
         request.ended_in_pass = self._passes
+        self._ending[request.key] = request
 
 
-def _steps_of(request: RequestState, engine: EngineState | None) -> Mapping[int, Step]:
+def steps_of(request: RequestState, engine: EngineState | None) -> Mapping[int, Step]:
+    """Return the engine's steps from the first to the last in which the request took part."""
     if engine is None or not request.memberships:
         return {}
     first = request.memberships[0].join_step
@@ -245,6 +265,13 @@ def _attribute(request: RequestState, record: Record) -> None:
         request.attributes[record.name] = record.value
 
 
+def _attributes(request: RequestState, record: Record) -> None:
+    try:
+        request.attributes |= json.loads(record.name)
+    except ValueError:  # longer than a name may be, so cut; or its registration was dropped
+        return
+
+
 def _stage(request: RequestState, record: Record) -> None:
     busy_ns = record.c if record.c >= 0 else record.b - record.a
     request.measured.append(Interval(record.name, record.a, record.b, busy_ns))
@@ -254,11 +281,3 @@ def _queued(request: RequestState, record: Record) -> None:
     request.engine, request.queued_ns = record.name, record.a
     if record.b:
         request.attributes.setdefault(attr.GEN_AI_INPUT_TOKENS, record.b)
-
-
-def _first_chunk(request: RequestState, record: Record) -> None:
-    request.first_chunk_ns = record.a
-
-
-def _text_ready(request: RequestState, record: Record) -> None:
-    request.text_ready_ns, request.text_busy_ns = record.a, record.b

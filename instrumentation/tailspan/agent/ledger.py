@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tailspan import attributes as attr
 from tailspan.agent.decode import Step
 from tailspan.agent.join import Finished
 from tailspan.agent.model import EngineState, Interval, RequestState
@@ -30,6 +31,8 @@ class Ledger:
     end_ns: int
     stages: tuple[Interval, ...]
     ttft_ns: int | None
+    gaps_ns: tuple[int, ...]
+    """Gaps between the tokens, in order."""
 
     @property
     def e2e_ns(self) -> int:
@@ -47,10 +50,10 @@ class Ledger:
         return self.request.outcome not in HEALTHY
 
     @property
-    def gaps_ns(self) -> list[int]:
-        """Gaps between the tokens, in order."""
-        times = token_times_ns(self.request, self.steps)
-        return [later - earlier for earlier, later in pairwise(times)]
+    def model(self) -> str:
+        """Model asked for, else the engine's; empty when neither is known."""
+        asked = self.request.attributes.get(attr.GEN_AI_MODEL)
+        return str(asked) if asked else self.engine.model if self.engine is not None else ""
 
     def wall_ns(self, stage: str) -> int:
         """Wall time of a stage over all its parts, 0 if it has none."""
@@ -63,6 +66,7 @@ def ledger(finished: Finished) -> Ledger | None:
     if request.begin_ns is None or request.end_ns is None:
         return None
     begin_ns, end_ns = request.begin_ns, max(request.begin_ns, request.end_ns)
+    tokens_ns = token_times_ns(request, finished.steps)
     first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
     return Ledger(
         request=request,
@@ -72,4 +76,5 @@ def ledger(finished: Finished) -> Ledger | None:
         end_ns=end_ns,
         stages=tuple(partition(request, begin_ns, end_ns, finished.steps)),
         ttft_ns=first_ns - begin_ns if first_ns is not None and begin_ns <= first_ns <= end_ns else None,
+        gaps_ns=tuple(later - earlier for earlier, later in pairwise(tokens_ns)),
     )

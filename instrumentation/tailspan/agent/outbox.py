@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from tailspan.agent.reporting import ReportingSpanExporter
 
 logger = logging.getLogger("tailspan.agent")
 
@@ -27,7 +29,7 @@ RETRY_S = (0.5, 1.0, 2.0, 5.0)
 class Outbox:
     """Exports to one destination."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
+    def __init__(self, exporter: ReportingSpanExporter) -> None:
         """Start the exporting thread."""
         self.exporter = exporter
         self.exported = 0
@@ -69,20 +71,27 @@ class Outbox:
                     if self._closing:
                         return
                     continue
-            if not self._deliver(batch):
+            delivered = self._deliver(batch)
+            if not delivered and not self.exporter.refused:
                 return
             with self._changed:
                 for _ in batch:
                     self._queue.popleft()
-            self.exported += len(batch)
+            if delivered:
+                self.exported += len(batch)
+            else:
+                self.dropped += len(batch)
 
     def _deliver(self, batch: list[ReadableSpan]) -> bool:
+        """Return whether the batch was taken; False when it was refused for good, or the time is up."""
         for attempt in range(1 << 30):
             try:
                 if self.exporter.export(batch) is SpanExportResult.SUCCESS:
                     return True
             except Exception:
                 logger.exception("the span exporter failed")
+            if self.exporter.refused:
+                return False
             pause_s = RETRY_S[min(attempt, len(RETRY_S) - 1)]
             with self._changed:
                 if self._give_up_at is not None and time.monotonic() + pause_s > self._give_up_at:

@@ -33,29 +33,42 @@ class SpanBuilder:
         self.resource = resource
         self.offset_ns = offset_ns
 
-    def request(self, ledger: Ledger) -> list[ReadableSpan]:
-        """Return the request span and one child per stage."""
+    def request(self, ledger: Ledger, weight: float = 1.0, *, snapshot: bool = False) -> list[ReadableSpan]:
+        """Return the request span and one child per stage; a snapshot is of a request that goes on."""
         request = ledger.request
-        context = _context(request.trace_id, request.key, request.flags)
+        extra = _weight(weight) | ({attr.ROLE: attr.ROLE_SNAPSHOT} if snapshot else {})
+        flags = request.flags | TraceFlags.SAMPLED
+        context = _context(request.trace_id, request.key, flags)
         parent = None
         if request.parent_id:
             parent = _context(request.trace_id, request.parent_id, request.flags, remote=True)
         status = _error(request) if ledger.failed else Status()
         root = self._span(
             request.name, context, parent, SpanKind.SERVER, ledger.begin_ns, ledger.end_ns,
-            self._request_attributes(ledger), status,
+            self._request_attributes(ledger) | extra, status,
         )  # fmt: skip
         children = [
             self._span(
-                stage.stage, _context(request.trace_id, new_span_id(), request.flags), context, SpanKind.INTERNAL,
-                stage.begin_ns, stage.end_ns, self._stage_attributes(ledger, stage),
+                stage.stage, _context(request.trace_id, new_span_id(), flags), context, SpanKind.INTERNAL,
+                stage.begin_ns, stage.end_ns, self._stage_attributes(ledger, stage) | extra,
                 status if stage is ledger.stages[-1] else Status(),
             )
             for stage in ledger.stages
         ]  # fmt: skip
         return [root, *children]
 
-    def step(self, finished: FinishedStep) -> ReadableSpan:
+    def event(
+        self, name: str, at_ns: int, attributes: Mapping[str, Value], requests: Iterable[RequestState]
+    ) -> ReadableSpan:
+        """Return a span without length for something that happened to the worker, linked to the requests concerned."""
+        links = [Link(_context(request.trace_id, request.key, request.flags, remote=True)) for request in requests]
+        context = _context(new_trace_id(), new_span_id(), TraceFlags.SAMPLED)
+        described = {attr.ROLE: attr.ROLE_EVENT, **attributes}
+        return self._span(
+            name, context, None, SpanKind.INTERNAL, at_ns, at_ns, described, Status(StatusCode.ERROR, name), links
+        )
+
+    def step(self, finished: FinishedStep, weight: float = 1.0) -> ReadableSpan:
         """Return the span of one engine step, in a trace of its own."""
         step, engine = finished.step, finished.engine
         attributes: dict[str, Value] = {
@@ -69,6 +82,7 @@ class SpanBuilder:
             attr.STEP_DECODE_TOKENS: step.decode_tokens,
             attr.STEP_WAITING: step.waiting,
             attr.STEP_PREEMPTED: step.preempted,
+            **_weight(weight),
         }
         if step.kv_usage_ratio is not None:
             attributes[attr.STEP_KV_USAGE] = step.kv_usage_ratio
@@ -111,9 +125,8 @@ class SpanBuilder:
     def _stage_attributes(self, ledger: Ledger, stage: Interval) -> dict[str, Value]:
         request = ledger.request
         attributes: dict[str, Value] = {attr.ROLE: attr.ROLE_STAGE, attr.STAGE: stage.stage}
-        model = request.attributes.get(attr.GEN_AI_MODEL) or (ledger.engine.model if ledger.engine else "")
-        if model:
-            attributes[attr.GEN_AI_MODEL] = model
+        if ledger.model:
+            attributes[attr.GEN_AI_MODEL] = ledger.model
         if stage.busy_ns is not None:
             attributes[attr.BUSY_NS] = stage.busy_ns
         if stage.stage in _ENGINE_STAGES and ledger.engine is not None:
@@ -147,6 +160,10 @@ class SpanBuilder:
             end_time=end_ns + self.offset_ns,
             instrumentation_scope=_SCOPE,
         )
+
+
+def _weight(weight: float) -> dict[str, Value]:
+    return {} if weight == 1 else {attr.WEIGHT: weight}
 
 
 def _step_range(ledger: Ledger, stage: Interval) -> dict[str, Value]:

@@ -5,6 +5,10 @@ What no interval covers is `unattributed`.
 
 Every boundary is moved to at least the previous one and at most the end of the request, so that a late or missing
 record shortens or drops a stage but can never make two of them overlap.
+
+A request that an engine's records describe gets its stages from them; stages measured by hand add what those do not
+say (`tls`, `receive`, `tokenize`, an earlier begin of `queue`, `detokenize`, the work of `respond`). A request without
+engine has exactly the stages that were measured, and `respond` where it came over HTTP.
 """
 
 from __future__ import annotations
@@ -12,27 +16,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailspan.agent.decode import Step
+from tailspan.agent.measured import closed, runs
 from tailspan.agent.model import Interval, RequestState
+
+_BEFORE_RESPOND = ("tls", "receive", "tokenize", "decode", "detokenize", "respond")
+"""Stages after which the rest of an HTTP request is its answer; after any other it is unattributed."""
 
 
 def partition(request: RequestState, begin_ns: int, end_ns: int, steps: Mapping[int, Step]) -> list[Interval]:
     """Return the stages of the request. An unfinished stage ends where the request ended."""
     cut = _Cutter(begin_ns, end_ns)
-    for stage in ("tls", "receive", "tokenize"):
-        _measured(cut, request, stage)
+    measured = closed(request.measured, end_ns)
     if request.queued_ns is None:
-        if cut.stages:
-            cut.until("respond", end_ns)
+        _by_hand(cut, measured, end_ns)
         return cut.stages
+    queued_ns = min([request.queued_ns, *(part.begin_ns for part in _parts(measured, "queue"))])
+    for stage in ("tls", "receive", "tokenize"):
+        _measured(cut, measured, stage, queued_ns)
     if cut.stages:
-        cut.until("dispatch", request.queued_ns)
+        cut.until("dispatch", queued_ns)
     else:
-        cut.skip_to(request.queued_ns)
+        cut.skip_to(queued_ns)
     _in_engine(cut, request, end_ns, steps)
     if request.finish_ns is not None:
-        if request.text_ready_ns is not None:
-            cut.until("detokenize", request.text_ready_ns, request.text_busy_ns, keep_empty=True)
-        cut.until("respond", end_ns)
+        _output(cut, request, measured, end_ns)
     return cut.stages
 
 
@@ -76,13 +83,38 @@ class _Cutter:
             self.stages.append(Interval(stage, begin_ns, self.position_ns, busy_ns))
 
 
-def _measured(cut: _Cutter, request: RequestState, stage: str) -> None:
-    parts = [part for part in request.measured if part.stage == stage]
-    if request.queued_ns is not None:
-        parts = [part for part in parts if part.begin_ns <= request.queued_ns]
+def _parts(measured: list[Interval], stage: str) -> list[Interval]:
+    return [part for part in measured if part.stage == stage]
+
+
+def _busy_ns(parts: list[Interval]) -> int:
+    return sum(part.busy_ns or 0 for part in parts)
+
+
+def _by_hand(cut: _Cutter, measured: list[Interval], end_ns: int) -> None:
+    for run in runs(measured):
+        cut.skip_to(run.begin_ns)
+        cut.until(run.stage, run.end_ns, run.busy_ns, keep_empty=run.begin_ns == run.end_ns)
+    if cut.stages and cut.stages[-1].stage in _BEFORE_RESPOND and _parts(measured, "receive"):
+        cut.until("respond", end_ns)
+
+
+def _measured(cut: _Cutter, measured: list[Interval], stage: str, queued_ns: int) -> None:
+    parts = [part for part in _parts(measured, stage) if part.begin_ns <= queued_ns]
     if parts:
         cut.skip_to(min(part.begin_ns for part in parts))
-        cut.until(stage, max(part.end_ns for part in parts), sum(part.busy_ns or 0 for part in parts))
+        cut.until(stage, max(part.end_ns for part in parts), _busy_ns(parts))
+
+
+def _output(cut: _Cutter, request: RequestState, measured: list[Interval], end_ns: int) -> None:
+    detokenized = _parts(measured, "detokenize")
+    ready = [part.end_ns for part in detokenized]
+    if request.text_ready_ns is not None:
+        ready.append(request.text_ready_ns)
+    if ready:
+        cut.until("detokenize", max(ready), request.text_busy_ns + _busy_ns(detokenized), keep_empty=True)
+    responded = _parts(measured, "respond")
+    cut.until("respond", end_ns, _busy_ns(responded) if responded else None)
 
 
 def _in_engine(cut: _Cutter, request: RequestState, end_ns: int, steps: Mapping[int, Step]) -> None:

@@ -21,17 +21,16 @@ class _Ring:
 
 
 class WorkerRings:
-    """Reads every ring in a worker folder; new rings are found on every pass."""
+    """Reads every ring in a worker folder."""
 
     def __init__(self, directory: Path) -> None:
-        """Look at `directory`; it may still be empty."""
+        """Look at `directory`; it may still be empty, and `discover` finds what comes."""
         self.directory = directory
         self._rings: dict[Path, _Ring] = {}
         self._dead: set[int] = set()
 
     def read(self) -> Iterator[tuple[int, list[Event]]]:
         """Yield (pid, events) of every ring that has settled records."""
-        self._discover()
         for path, ring in self._rings.items():
             if ring.broken:
                 continue
@@ -57,6 +56,11 @@ class WorkerRings:
     def dropped(self) -> int:
         """Records lost because a ring was full."""
         return sum(ring.reader.dropped for ring in self._rings.values())
+
+    @property
+    def dropped_requests(self) -> int:
+        """Requests left out as a whole because a ring was nearly full."""
+        return sum(ring.reader.dropped_requests for ring in self._rings.values())
 
     @property
     def command(self) -> str:
@@ -90,7 +94,8 @@ class WorkerRings:
         self._dead |= gone
         return sorted(gone)
 
-    def _discover(self) -> None:
+    def discover(self) -> None:
+        """Find rings that appeared since the last call."""
         for path in sorted(self.directory.glob("*.ring")):
             if path not in self._rings:
                 try:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tailspan import attributes as attr
 from tailspan.engines.transformers_batch import Batch, Member
 from tailspan.engines.transformers_models import model_name, offline_request
 from tailspan.guard import Guard
@@ -66,7 +65,6 @@ def _begin(manager: Any, input_ids: Any) -> tuple[Batch, Member]:
     owned = request is None or batch.holds(request)
     if request is None or owned:
         request = offline_request(begin_ns, batch.engine.model, request.traceparent if request is not None else None)
-    request.attribute(attr.GEN_AI_INPUT_TOKENS, len(input_ids))
     batch.engine.queued(request.key, begin_ns, len(input_ids))
     return batch, Member(request, owned, begin_ns)
 

@@ -6,6 +6,7 @@ A model that generates in several threads at once gets one engine for each, so t
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,7 @@ from opentelemetry import trace
 
 from tailspan import attributes as attr
 from tailspan.ids import format_traceparent
-from tailspan.recorder import Engine, Request, begin_request
+from tailspan.recorder import AttributeSet, Engine, Request, begin_request
 
 if TYPE_CHECKING:
     from tailspan.engines.transformers_run import Run
@@ -81,6 +82,11 @@ def model_name(model: Any) -> str:
     return str(getattr(config, "_name_or_path", "") or type(model).__name__)
 
 
+@lru_cache(maxsize=64)
+def _offline(model: str) -> AttributeSet:
+    return AttributeSet({attr.GEN_AI_OPERATION: "text_completion", attr.GEN_AI_MODEL: model})
+
+
 def offline_request(begin_ns: int, model: str, traceparent: str | None = None) -> Request:
     """Begin a root request for a call outside any request, under the active OpenTelemetry span if there is one."""
     if traceparent is None:
@@ -88,6 +94,5 @@ def offline_request(begin_ns: int, model: str, traceparent: str | None = None) -
         if context.is_valid:
             traceparent = format_traceparent(context.trace_id, context.span_id, int(context.trace_flags))
     request = begin_request("generate", begin_ns, traceparent)
-    request.attribute(attr.GEN_AI_OPERATION, "text_completion")
-    request.attribute(attr.GEN_AI_MODEL, model)
+    request.describe(_offline(model))
     return request

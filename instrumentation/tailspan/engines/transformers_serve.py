@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from tailspan import attributes as attr
@@ -19,7 +19,7 @@ from tailspan.engines.transformers_generate import submitted_ns, waiting_calls
 from tailspan.engines.transformers_models import pool
 from tailspan.guard import Guard
 from tailspan.patching import Target
-from tailspan.recorder import current_request, now_ns
+from tailspan.recorder import AttributeSet, current_request, now_ns
 
 _GUARD = Guard("transformers.serve")
 Function = Callable[..., Any]
@@ -43,12 +43,15 @@ def _entered(handler: Any, body: Any, request_id: str = "") -> None:
     if not isinstance(body, dict):  # the transcription endpoint reads a form by itself
         return
     model = body.get("model") or getattr(handler.model_manager, "force_model", None)
-    if isinstance(model, str):
-        request.text(attr.GEN_AI_MODEL, model)
-        exchange.model_known = True
-    request.attribute(attr.GEN_AI_STREAM, bool(body.get("stream")))
+    request.describe(_asked(model if isinstance(model, str) else "", bool(body.get("stream"))))
+    exchange.model_known = isinstance(model, str)
     if request_id:
         request.text(attr.GEN_AI_RESPONSE_ID, request_id)
+
+
+@lru_cache(maxsize=64)
+def _asked(model: str, stream: bool) -> AttributeSet:
+    return AttributeSet({attr.GEN_AI_STREAM: stream} | ({attr.GEN_AI_MODEL: model} if model else {}))
 
 
 def _generate(wrapped: Function, _: Any, args: Arguments, kwargs: Keywords) -> Any:

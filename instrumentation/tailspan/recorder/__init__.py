@@ -6,6 +6,6 @@ Nothing here blocks, does I/O after a ring exists, or creates an OpenTelemetry o
 
 from tailspan.recorder.engine import Engine
 from tailspan.recorder.process import close, now_ns
-from tailspan.recorder.request import Request, begin_request, current_request
+from tailspan.recorder.request import AttributeSet, Request, begin_request, current_request
 
-__all__ = ["Engine", "Request", "begin_request", "close", "current_request", "now_ns"]
+__all__ = ["AttributeSet", "Engine", "Request", "begin_request", "close", "current_request", "now_ns"]

@@ -15,6 +15,9 @@ from tailspan.recorder.ring import RingWriter
 
 _numbers = itertools.count()
 _UNKNOWN = float("nan")
+# Plain numbers: looking a member up in an enumeration costs a good part of a record.
+_QUEUED, _JOIN, _FIRST_TOKEN = int(Kind.QUEUED), int(Kind.JOIN), int(Kind.FIRST_TOKEN)
+_LEAVE, _FINISH, _ENGINE = int(Kind.LEAVE), int(Kind.FINISH), int(Kind.ENGINE)
 
 
 class Engine:
@@ -35,23 +38,23 @@ class Engine:
 
     def queued(self, key: int, at_ns: int, prompt_tokens: int = 0) -> None:
         """The engine has the request: its queue time begins."""
-        self._note(Kind.QUEUED, key, at_ns, prompt_tokens)
+        self._note(_QUEUED, key, at_ns, prompt_tokens)
 
     def join(self, key: int, step: int, at_ns: int, cached_tokens: int = 0) -> None:
         """The request is part of the batch from this step on, for the first time or after an eviction."""
-        self._note(Kind.JOIN, key, step, at_ns, cached_tokens)
+        self._note(_JOIN, key, step, at_ns, cached_tokens)
 
     def first_token(self, key: int, step: int, at_ns: int) -> None:
         """The step sampled the request's first token: prefill ends; or its first one after an eviction."""
-        self._note(Kind.FIRST_TOKEN, key, step, at_ns)
+        self._note(_FIRST_TOKEN, key, step, at_ns)
 
     def leave(self, key: int, step: int, at_ns: int) -> None:
         """The request was evicted; `step` is the last in which it took part."""
-        self._note(Kind.LEAVE, key, step, at_ns)
+        self._note(_LEAVE, key, step, at_ns)
 
     def finish(self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1) -> None:
         """The step sampled the last token of the request, or the request ended there for another reason."""
-        self._note(Kind.FINISH, key, step, at_ns, output_tokens, prefill_steps)
+        self._note(_FINISH, key, step, at_ns, output_tokens, prefill_steps)
 
     def step(
         self, number: int, begin_ns: int, end_ns: int, *, requests: int, prefill_tokens: int, decode_tokens: int,
@@ -70,12 +73,11 @@ class Engine:
         if key in process.unrecorded:
             return
         ring = process.ring()
-        engine = ring.known_string(self.id)
-        if engine is None:
-            engine = self._announce(ring)
-        ring.record(kind, 0, engine, key, a, b, c, d)
+        if ring.known_string(self.id) is None:
+            self._announce(ring)
+        ring.note(kind, self.id, key, a, b, c, d)
 
     def _announce(self, ring: RingWriter) -> int:
         engine = ring.string(self.id)
-        ring.record(Kind.ENGINE, 0, engine, 0, ring.string(self.software), ring.string(self.model))
+        ring.record(_ENGINE, 0, engine, 0, ring.string(self.software), ring.string(self.model))
         return engine

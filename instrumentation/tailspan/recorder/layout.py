@@ -42,7 +42,7 @@ class Kind(IntEnum):
     TEXT_ATTRIBUTE = 4
     """Chunk of a text of the request: name = attribute key, flags = chunk << 1 | is_last, 40 bytes of UTF-8."""
     STAGE = 5
-    """A stage measured by one hook: name = stage, a = begin, b = end, c = busy ns (-1: all of it)."""
+    """A stage measured by one hook: name = stage, a = begin, b = end (0: it begins), c = busy ns (-1: all of it)."""
     QUEUED = 6
     """The engine has the request: name = engine, a = time, b = prompt tokens."""
     JOIN = 7
@@ -53,12 +53,11 @@ class Kind(IntEnum):
     """Evicted before its end: name = engine, a = last step, b = time."""
     FINISH = 10
     """Last token sampled: name = engine, a = last step, b = time, c = output tokens, d = prefill steps."""
-    FIRST_CHUNK = 11
-    """The first body chunk with output left: a = time."""
-    TEXT_READY = 12
-    """Last text ready: a = time, b = busy ns of all detokenisation."""
+    ATTRIBUTES = 11
+    """Several attributes at once: name = JSON object of them."""
     END = 13
-    """name = error type (0: none), flags = index into OUTCOMES, a = time, b = HTTP status (0: none)."""
+    """name = error type (0: none), flags = index into OUTCOMES, a = time, b = HTTP status (0: none), c = first body
+    chunk with output (0: none), d = last text ready (0: none), e = busy ns of all detokenisation."""
     STEP = 14
     """One engine step: name = engine, key = step number; see STEP_RECORD."""
     STEP_GPU = 15

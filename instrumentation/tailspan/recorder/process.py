@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tailspan.guard import Guard, logger
+from tailspan.ids import new_span_id
 from tailspan.recorder.ring import RingWriter
 from tailspan.settings import WORKER_DIR, Settings
 
@@ -22,6 +23,8 @@ now_ns = time.monotonic_ns
 _GUARD = Guard("recorder")
 
 
+RETRY_S = 1.0
+"""Seconds from a ring that could not be made to the next try."""
 MAX_RINGS = 256
 """Rings of one process, so at most this many times the ring size of shared memory; further threads record nothing."""
 
@@ -50,21 +53,20 @@ class _ProcessRecorder:
         self.all: list[RingWriter] = []
         self.numbers = itertools.count()
         self.nowhere = Nowhere()
+        self.retry_at = 0.0
 
-    def ring(self) -> RingWriter:
-        try:
-            lease: _Lease = self.local.lease
-        except AttributeError:
-            return self._lease()
-        return lease.ring
-
-    def _lease(self) -> RingWriter:
+    def lease(self) -> RingWriter:
+        """Give the calling thread a ring for good, or the one that keeps nothing for now."""
+        if time.monotonic() < self.retry_at:
+            return self.nowhere
         try:
             ring = self.free.pop() if self.free else self._new_ring()
         except (OSError, IndexError) as error:
+            self.retry_at = time.monotonic() + RETRY_S
             self.nowhere.warn(error)
             return self.nowhere
         self.local.lease = _Lease(self, ring)
+        self.local.ring = ring
         return ring
 
     def _new_ring(self) -> RingWriter:
@@ -88,7 +90,7 @@ class Nowhere(RingWriter):
         """Say so once."""
         if not self._warned:
             self._warned = True
-            logger.warning("no room for a ring, so some requests are not traced: %s", error)
+            logger.warning("tailspan: no room for a ring, so some requests are not traced: %s", error)
 
     def record(self, *_: object) -> None:
         """Keep nothing."""
@@ -101,6 +103,13 @@ class Nowhere(RingWriter):
 
     def text(self, *_: object) -> None:
         """Keep nothing."""
+
+    def note(self, *_: object, **__: object) -> None:
+        """Keep nothing."""
+
+    def new_id(self) -> int:
+        """Return 64 random bits."""
+        return new_span_id()
 
     def string(self, value: str) -> int:  # noqa: ARG002
         """Return the id of no string."""
@@ -158,18 +167,27 @@ def is_started() -> bool:
 
 def ring() -> RingWriter:
     """Return the ring of the calling thread; raises `RuntimeError` when the recorder is not started."""
-    if _recorder is None:
-        raise RuntimeError("the recorder is not started: call tailspan.instrument() first")
-    return _recorder.ring()
+    try:
+        own: RingWriter = _recorder.local.ring  # type: ignore[union-attr] # None has no such attribute either
+    except AttributeError:
+        if _recorder is None:
+            raise RuntimeError("the recorder is not started: call tailspan.instrument() first") from None
+        return _recorder.lease()
+    return own
 
 
-def close() -> None:
-    """Tell the agent that this process records no more. Records already written are still delivered."""
+def close() -> bool:
+    """Tell the agent that this process records no more; return whether it recorded anything.
+
+    Records already written are still delivered.
+    """
     global _recorder
     recorder, _recorder = _recorder, None
-    if recorder is not None:
-        for ring_ in recorder.all:
-            ring_.mark_closed()
+    if recorder is None:
+        return False
+    for ring_ in recorder.all:
+        ring_.mark_closed()
+    return bool(recorder.all)
 
 
 def wait_delivered(directory: str, timeout_s: float) -> bool:

@@ -6,22 +6,39 @@ traceparent can add records to it.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextvars import ContextVar
 
 from tailspan import attributes as attr
-from tailspan.ids import format_traceparent, new_span_id, new_trace_id, parse_traceparent
+from tailspan.ids import format_traceparent, parse_traceparent
 from tailspan.recorder import process
 from tailspan.recorder.layout import AttributeType, Kind
 from tailspan.recorder.ring import RingWriter
 
 MAX_UNRECORDED = 65536
-_SIGN = 1 << 63
+_SIGN, _LOW_64 = 1 << 63, (1 << 64) - 1
+# Plain numbers: looking a member up in an enumeration costs a good part of a record.
+_BEGIN, _ATTRIBUTE, _ATTRIBUTES = int(Kind.BEGIN), int(Kind.ATTRIBUTE), int(Kind.ATTRIBUTES)
+_STAGE, _END = int(Kind.STAGE), int(Kind.END)
+_INT, _DOUBLE = int(AttributeType.INT), int(AttributeType.DOUBLE)
+_BOOL, _STRING = int(AttributeType.BOOL), int(AttributeType.STRING)
 _OUTCOME_INDEX = {outcome: index for index, outcome in enumerate(attr.OUTCOMES)}
 
 
 def signed(value: int) -> int:
     """Return a 64-bit pattern as the signed number that the record format stores."""
     return value - (1 << 64) if value >= _SIGN else value
+
+
+class AttributeSet:
+    """Attributes that many requests share, encoded once; make one for each combination of values and keep it."""
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, attributes: Mapping[str, str | bool | int | float]) -> None:
+        """Encode the attributes; at most some 900 bytes of JSON."""
+        self.encoded = json.dumps(dict(attributes), ensure_ascii=False, separators=(",", ":"))
 
 
 class Request:
@@ -33,6 +50,7 @@ class Request:
     """
 
     __slots__ = (
+        "_first_chunk_ns",
         "_text_busy_ns",
         "_text_ready_ns",
         "begin_ns",
@@ -42,7 +60,6 @@ class Request:
         "has_output",
         "key",
         "recorded",
-        "sent_first_chunk",
         "trace_id",
     )
 
@@ -55,8 +72,8 @@ class Request:
         self.recorded = True
         self.ended = False
         self.has_output = False
-        self.sent_first_chunk = False
         self.engine_request_id = ""
+        self._first_chunk_ns = 0
         self._text_ready_ns = 0
         self._text_busy_ns = 0
 
@@ -70,15 +87,17 @@ class Request:
         if not self.recorded:
             return
         ring = process.ring()
-        name = ring.string(key)
-        if isinstance(value, bool):
-            ring.record(Kind.ATTRIBUTE, AttributeType.BOOL, name, self.key, int(value))
-        elif isinstance(value, int):
-            ring.record(Kind.ATTRIBUTE, AttributeType.INT, name, self.key, value)
+        if isinstance(value, str):
+            ring.note(_ATTRIBUTE, key, self.key, ring.string(value), flags=_STRING)
         elif isinstance(value, float):
-            ring.double(Kind.ATTRIBUTE, AttributeType.DOUBLE, name, self.key, value)
+            ring.double(_ATTRIBUTE, _DOUBLE, ring.string(key), self.key, value)
         else:
-            ring.record(Kind.ATTRIBUTE, AttributeType.STRING, name, self.key, ring.string(value))
+            ring.note(_ATTRIBUTE, key, self.key, int(value), flags=_BOOL if isinstance(value, bool) else _INT)
+
+    def describe(self, attributes: AttributeSet) -> None:
+        """Set several attributes at once with one record."""
+        if self.recorded:
+            process.ring().note(_ATTRIBUTES, attributes.encoded, self.key)
 
     def text(self, key: str, value: str) -> None:
         """Set a text attribute with many different values (a request id, an error message); cut at 240 bytes."""
@@ -89,23 +108,23 @@ class Request:
 
     def stage(self, stage: str, begin_ns: int, end_ns: int, busy_ns: int = -1) -> None:
         """Record a stage that one hook measured as a whole; several of one name are joined. busy -1: all of it."""
-        if not self.recorded:
-            return
-        ring = process.ring()
-        ring.record(Kind.STAGE, 0, ring.string(stage), self.key, begin_ns, end_ns, busy_ns)
+        if self.recorded:
+            process.ring().note(_STAGE, stage, self.key, begin_ns, end_ns, busy_ns)
 
     def text_ready(self, at_ns: int, busy_ns: int) -> None:
-        """Note that a piece of text is ready after `busy_ns` of detokenisation; written once, when the request ends."""
+        """Note that a piece of text is ready after `busy_ns` of detokenisation; recorded when the request ends."""
         self._text_ready_ns = at_ns
         self._text_busy_ns += busy_ns
 
     def first_chunk(self, at_ns: int) -> None:
-        """Record that the first body chunk with output was handed to the transport: the end of TTFT."""
-        if not self.sent_first_chunk:
-            self.sent_first_chunk = True
-            if not self.recorded:
-                return
-            process.ring().record(Kind.FIRST_CHUNK, 0, 0, self.key, at_ns)
+        """Note that the first body chunk with output goes to the transport, the end of TTFT; recorded at the end."""
+        if not self._first_chunk_ns:
+            self._first_chunk_ns = at_ns
+
+    @property
+    def sent_first_chunk(self) -> bool:
+        """Whether `first_chunk` was called."""
+        return self._first_chunk_ns != 0
 
     def end(self, at_ns: int, outcome: str = "ok", error_type: str = "", http_status: int = 0) -> None:
         """End the request; a second call does nothing. `outcome` is one of `attributes.OUTCOMES`."""
@@ -116,10 +135,10 @@ class Request:
             process.unrecorded.discard(self.key)
             return
         ring = process.ring()
-        if self._text_ready_ns:
-            ring.record(Kind.TEXT_READY, 0, 0, self.key, self._text_ready_ns, self._text_busy_ns)
-        error = ring.string(error_type) if error_type else 0
-        ring.record(Kind.END, _OUTCOME_INDEX[outcome], error, self.key, at_ns, http_status)
+        ring.record(
+            _END, _OUTCOME_INDEX[outcome], ring.string(error_type) if error_type else 0, self.key,
+            at_ns, http_status, self._first_chunk_ns, self._text_ready_ns, self._text_busy_ns,
+        )  # fmt: skip
 
 
 current_request: ContextVar[Request | None] = ContextVar("tailspan_request", default=None)
@@ -128,18 +147,21 @@ current_request: ContextVar[Request | None] = ContextVar("tailspan_request", def
 
 def begin_request(name: str, begin_ns: int, traceparent: str | None = None) -> Request:
     """Begin a request with the span name `name`, under the caller's W3C context when there is a valid one."""
-    parent = parse_traceparent(traceparent) if traceparent else None
-    trace_id, parent_id, flags = parent if parent is not None else (new_trace_id(), 0, 1)
-    request = Request(trace_id, new_span_id(), flags, begin_ns)
     ring: RingWriter = process.ring()
+    parent = parse_traceparent(traceparent) if traceparent else None
+    if parent is not None:
+        trace_id, parent_id, flags = parent
+    else:
+        trace_id, parent_id, flags = ring.new_id() << 64 | ring.new_id(), 0, 1
+    request = Request(trace_id, ring.new_id(), flags, begin_ns)
     request.recorded = ring.takes_request()
     if not request.recorded:
         if len(process.unrecorded) >= MAX_UNRECORDED:  # requests that nobody ends
             process.unrecorded.clear()
         process.unrecorded.add(request.key)
         return request
-    ring.record(
-        Kind.BEGIN, 0, ring.string(name), request.key,
-        begin_ns, signed(trace_id >> 64), signed(trace_id & (1 << 64) - 1), signed(parent_id), flags,
+    ring.note(
+        _BEGIN, name, request.key,
+        begin_ns, signed(trace_id >> 64), signed(trace_id & _LOW_64), signed(parent_id), flags,
     )  # fmt: skip
     return request

@@ -22,8 +22,13 @@ MAX_STRINGS = 4096
 OVERFLOW_STRING = "(too many names)"
 MAX_TEXT_BYTES = 240
 """Longest text attribute; longer ones are cut."""
+MAX_NAME_BYTES = 1000
+"""Longest name that a ring registers; longer ones are cut."""
+ID_BYTES = 4096
+"""Random bytes that a ring fetches at a time."""
 
 STEP = int(Kind.STEP)
+TEXT_ATTRIBUTE, STRING = int(Kind.TEXT_ATTRIBUTE), int(Kind.STRING)
 _pack_record = layout.RECORD.pack_into
 _pack_double = layout.DOUBLE_RECORD.pack_into
 _pack_chunk = layout.CHUNK_RECORD.pack_into
@@ -37,8 +42,8 @@ class RingWriter:
     """
 
     __slots__ = (
-        "_descriptor", "_dropped", "_dropped_requests", "_head", "_limit", "_map", "_mask", "_slots",
-        "_strings", "path",
+        "_descriptor", "_dropped", "_dropped_requests", "_head", "_id_position", "_ids", "_limit", "_map", "_mask",
+        "_renew_at", "_slots", "_strings", "path",
     )  # fmt: skip
 
     def __init__(self, path: Path, slots: int, thread_number: int) -> None:
@@ -67,6 +72,9 @@ class RingWriter:
         self._limit = slots
         self._dropped = 0
         self._dropped_requests = 0
+        self._renew_at = slots // 2
+        self._ids = b""
+        self._id_position = 0
         self._strings: dict[str, int] = {}
         layout.HEADER.pack_into(
             self._map, 0, b"\0" * 8, layout.VERSION, slots, os.getpid(), thread_number,
@@ -128,30 +136,71 @@ class RingWriter:
         chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
         for number in range(chunks):
             part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
-            self._chunk(Kind.TEXT_ATTRIBUTE, number << 1 | (number == chunks - 1), name, key, part)
+            self._chunk(TEXT_ATTRIBUTE, number << 1 | (number == chunks - 1), name, key, part)
+
+    def note(
+        self, kind: int, name: str, key: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, flags: int = 0
+    ) -> None:
+        """Append one record with a registered name."""
+        identifier = self._strings.get(name) if self._head <= self._renew_at else None
+        if identifier is None:
+            identifier = self.string(name)
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_record(
+            self._map,
+            HEADER_BYTES + (head & self._mask) * SLOT_BYTES,
+            kind,
+            flags,
+            identifier,
+            key,
+            a,
+            b,
+            c,
+            d,
+            e,
+            head + 1,
+        )
+        self._head = head + 1
+
+    def new_id(self) -> int:
+        """Return 64 random bits that are not all zero.
+
+        Strong randomness from the kernel, fetched for hundreds of ids at a time; only this thread reads the rest.
+        """
+        position = self._id_position
+        if position >= len(self._ids):
+            self._ids, position = os.urandom(ID_BYTES), 0
+        self._id_position = position + 8
+        return int.from_bytes(self._ids[position : position + 8], "big") or self.new_id()
 
     def string(self, value: str) -> int:
         """Return the id of a string in this ring; the first use writes its bytes."""
-        known = self._strings.get(value)
+        known = self.known_string(value)
         if known is not None:
             return known
         if len(self._strings) >= MAX_STRINGS:
             return self._strings.get(OVERFLOW_STRING, 0)
         if len(self._strings) == MAX_STRINGS - 1:
             value = OVERFLOW_STRING
-        data = value.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+        data = value.encode("utf-8", "replace")[:MAX_NAME_BYTES]
         chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
         if self._head + chunks > self._limit and not self._has_room(self._head + chunks - 1):
             return 0
         identifier = len(self._strings) + 1
         for number in range(chunks):
             part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
-            self._chunk(Kind.STRING, number, identifier, len(data), part)
+            self._chunk(STRING, number, identifier, len(data), part)
         self._strings[value] = identifier
         return identifier
 
     def known_string(self, value: str) -> int | None:
         """Return the id of a string that this ring already has."""
+        if self._head > self._renew_at:
+            # Strings are written again every half lap, so that what a dead worker leaves behind can be read by itself.
+            self._strings.clear()
+            self._renew_at = self._head + self._slots // 2
         return self._strings.get(value)
 
     def takes_request(self) -> bool:
@@ -231,15 +280,10 @@ class RingReader:
         self._seen: int = self._tail
 
     def _check(self) -> tuple[RingHeader, int]:
-        size = len(self._map)
-        if size < HEADER_BYTES or self._map[:8] != layout.MAGIC:
-            raise ValueError(f"{self.path} is not a complete ring")
-        _, version, slots, pid, thread, ticks, mono, wall, command = layout.HEADER.unpack_from(self._map)
-        if version != layout.VERSION or size != HEADER_BYTES + slots * SLOT_BYTES:
-            raise ValueError(f"{self.path} has ring version {version}, this agent reads version {layout.VERSION}")
-        name = command.rstrip(b"\0").decode("utf-8", "replace")
-        tail: int = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)[0]
-        return RingHeader(slots, pid, thread, ticks, mono, wall, name), tail
+        tail: int = 0
+        header = _header(self.path, self._map[:HEADER_BYTES], len(self._map))
+        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
+        return header, tail
 
     def read(self) -> list[bytes]:
         """Return the settled records as 64-byte slots, oldest first, and give their room back to the writer."""
@@ -269,12 +313,18 @@ class RingReader:
 
     @property
     def alive(self) -> bool:
-        """Whether the writing process lives; asked of the kernel, so it holds across PID namespaces."""
+        """Whether the writing process lives: it holds the lock, which the kernel knows across PID namespaces.
+
+        A process that opened and closed its own ring has lost the lock; then its entry in /proc counts.
+        """
         # struct flock of fcntl(2): type, whence, start, length, pid.
         question = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(self._descriptor, fcntl.F_GETLK, question)
         kind: int = struct.unpack_from("h", answer)[0]
-        return kind != fcntl.F_UNLCK
+        if kind != fcntl.F_UNLCK:
+            return True
+        ticks = self.header.process_start_ticks
+        return ticks != 0 and process_start_ticks(self.header.pid) == ticks
 
     @property
     def closed(self) -> bool:
@@ -305,16 +355,47 @@ class RingReader:
         return records
 
 
-def process_start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 when there is no such process.
+def read_history(path: Path) -> tuple[RingHeader, list[bytes], int]:
+    """Return header, every record that the file still holds, oldest first, and the records dropped; changes nothing.
 
-    Source: field 22 of /proc/PID/stat, proc(5). Together with the pid it names a process for good.
+    For a ring whose process and agent are gone, possibly copied from another machine.
+
+    Raises:
+        ValueError: the file is no ring.
+    """
+    data = path.read_bytes()
+    header = _header(path, data[:HEADER_BYTES], len(data))
+    slots = header.slots
+    found = []
+    for slot in range(slots):
+        record = data[HEADER_BYTES + slot * SLOT_BYTES : HEADER_BYTES + (slot + 1) * SLOT_BYTES]
+        number = int.from_bytes(record[-8:], "little")
+        if number and (number - 1) % slots == slot:
+            found.append((number, record))
+    (dropped,) = struct.unpack_from("<Q", data, layout.DROPPED_OFFSET)
+    return header, [record for _, record in sorted(found)], int(dropped)
+
+
+def _header(path: Path, page: bytes, size: int) -> RingHeader:
+    if len(page) < HEADER_BYTES or page[:8] != layout.MAGIC:
+        raise ValueError(f"{path} is not a complete ring")
+    _, version, slots, pid, thread, ticks, mono, wall, command = layout.HEADER.unpack_from(page)
+    if version != layout.VERSION or size != HEADER_BYTES + slots * SLOT_BYTES:
+        raise ValueError(f"{path} has ring version {version}, or was cut short; this is version {layout.VERSION}")
+    return RingHeader(slots, pid, thread, ticks, mono, wall, command.rstrip(b"\0").decode("utf-8", "replace"))
+
+
+def process_start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 when there is none, or only a zombie is left of it.
+
+    Source: fields 3 and 22 of /proc/PID/stat, proc(5). Together with the pid it names a process for good.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return 0
-    return int(stat.rpartition(b")")[2].split()[19])
+    fields = stat.rpartition(b")")[2].split()
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def command_name() -> bytes:

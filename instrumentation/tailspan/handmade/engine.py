@@ -1,0 +1,130 @@
+"""`tailspan.Engine`: one scheduler of a hand-written worker, and who is in its batch.
+
+One record a step, and one for each request that joins, samples its first token, comes back after an eviction or
+finishes. Batch membership and token times of every request follow from those in the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from tailspan.handmade.failsafe import swallow
+from tailspan.handmade.handles import RequestHandle
+from tailspan.handmade.seats import Seat
+from tailspan.recorder import Engine as Recorder
+from tailspan.recorder import now_ns
+from tailspan.recorder.process import is_started
+
+if TYPE_CHECKING:
+    from tailspan.handmade.steps import StepScope
+
+_UNKNOWN = float("nan")
+
+
+class Engine:
+    """One scheduler with its batch. Make one for each model that the process runs; its steps come one after another.
+
+    `name` is the software (`myengine`), `model` the model's name; both become attributes of spans.
+    """
+
+    def __init__(self, name: str, model: str = "") -> None:
+        self.name = name
+        self.model = model
+        self.tells_tokens = False
+        """Whether the worker ever said that a token was sampled."""
+        self._reset()
+        _engines.add(self)
+
+    @property
+    def id(self) -> str:
+        """Value of `tailspan.engine.id` on the spans."""
+        return self.recorder.id
+
+    def queued(self, request: RequestHandle, prompt_tokens: int = 0) -> None:
+        """Note that the engine has the request: its `queue` stage begins. Call it when the request is enqueued."""
+        if request._request is None or not is_started():
+            return
+        try:
+            with self.lock:
+                if request._seat is None:
+                    self._seat(request, now_ns(), prompt_tokens)
+        except Exception as error:
+            swallow(error)
+
+    def _reset(self) -> None:
+        self.recorder = Recorder(self.name, self.model)
+        self.open_step: StepScope | None = None
+        self.open_number = 0
+        self.last_step = 0
+        self.last_end_ns = 0
+        self.lock = threading.Lock()
+        self._batch: tuple[RequestHandle, ...] = ()
+
+    def _seat(self, handle: RequestHandle, at_ns: int, prompt_tokens: int) -> Seat | None:
+        if handle._request is None:
+            return None
+        seat = handle._seat = Seat(self, handle, handle._request.key)
+        self.recorder.queued(seat.key, at_ns, prompt_tokens)
+        return seat
+
+    def begin_step(self, step: StepScope, batch: tuple[RequestHandle, ...], at_ns: int) -> int:
+        """Give the step its number and record who joined since the previous one."""
+        with self.lock:
+            number = self.recorder.next_step()
+            if batch != self._batch:
+                self._change(step, batch, number, at_ns)
+            self.open_step, self.open_number = step, number
+        return number
+
+    def end_step(self, step: StepScope, end_ns: int) -> None:
+        """Record the step, then the first and last tokens that it sampled."""
+        with self.lock:
+            self.recorder.step(
+                step.number, step.begin_ns, end_ns, requests=len(step.batch), prefill_tokens=step.prefill_tokens,
+                decode_tokens=step.noted_tokens if step.decode_tokens is None else step.decode_tokens,
+                waiting=step.waiting, preempted=step.preempted,
+                kv_usage=_UNKNOWN if step.kv_usage is None else step.kv_usage,
+            )  # fmt: skip
+            for seat in step.joined:
+                seat.join_end_ns = end_ns
+            for seat in step.first_tokens:
+                seat.first_token(step.number, end_ns)
+            if step.number >= self.last_step:
+                self.last_step, self.last_end_ns = step.number, end_ns
+            for seat in step.finishing:
+                seat.record_finish(step.number, end_ns, sampled=True)
+            if self.open_step is step:
+                self.open_step = None
+
+    def _change(self, step: StepScope, batch: tuple[RequestHandle, ...], number: int, at_ns: int) -> None:
+        now, before = set(batch), set(self._batch)
+        # A step that has not ended yet (the next one is planned ahead) has no end to give.
+        seen_ns = self.last_end_ns if self.last_step == self.open_number and self.last_end_ns else at_ns
+        for handle in self._batch:
+            seat = handle._seat
+            if handle not in now and seat is not None and not seat.finished:
+                seat.leave(self.open_number, seen_ns)
+                if handle._request is not None and handle._request.ended:
+                    seat.close(at_ns, sampled=True)
+        for handle in batch:
+            if handle not in before and (seat := handle._seat or self._seat(handle, at_ns, 0)) is not None:
+                if seat.finished or seat.engine is not self:
+                    continue
+                seat.join(number, at_ns)
+                step.joined.append(seat)
+        self._batch = batch
+
+
+_engines: WeakSet[Engine] = WeakSet()
+
+
+def _renew_after_fork() -> None:
+    # The parent goes on numbering its steps: a child's copy is another engine.
+    for engine in list(_engines):
+        engine._reset()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
