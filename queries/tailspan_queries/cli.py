@@ -37,7 +37,7 @@ def connected(url: str | None) -> Iterator[Client]:
 @click.command("stages")
 @options.window_options
 @options.filter_options
-@click.option("--exact/--rollup", default=None, help="Read raw spans or per-minute sketches (±1 %).")
+@click.option("--exact/--rollup", default=None, help="Read raw spans or per-minute sketches (±0.8 %).")
 @click.option("--time", "kind", type=click.Choice(KINDS), default="wall", show_default=True, help="Times to list.")
 @options.output_options
 def stages_command(
@@ -65,6 +65,8 @@ def stages_command(
     elif report.requests:
         kinds = stages_view.KINDS if kind == "all" else (kind,)
         console.print_table(stages_view.render_stages(report, kinds, console.console().width))
+    elif report.warnings:
+        console.print_table(*stages_view.warning_texts(report))
 
 
 @click.command("trace")

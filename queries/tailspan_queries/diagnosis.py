@@ -89,22 +89,24 @@ def cautions(rows: Sequence[StageRow], tail: Tail) -> tuple[str, ...]:
             )
         if min(rest.share_ratio, rest.tail_share_ratio) < OVERLAP_LIMIT:
             found.append("stages add up to more than end-to-end: spans overlap or were sent by two instrumentations")
-    found += sample_cautions(request.count, tail.quantile)
+    sampled = request.kept_count < request.count
+    found += sample_cautions(request.kept_count, tail.quantile, sampled=sampled)
     if request.error_count:
+        about = "about " if sampled else ""
         found.append(
-            f"{request.error_count:,} of {request.count:,} requests failed; their times are included: "
+            f"{about}{request.error_count:,} of {request.count:,} requests failed; their times are included: "
             "`tailspan query errors`"
         )
     return tuple(found)
 
 
-def sample_cautions(requests: int, tail_quantile: float) -> list[str]:
-    """Name the percentiles that so few requests cannot carry: a quantile q needs 1 / (1 - q) of them."""
+def sample_cautions(requests: int, tail_quantile: float, *, sampled: bool = False) -> list[str]:
+    """Name the percentiles that so few stored requests cannot carry: a quantile q needs 1 / (1 - q) of them."""
     weak = [name for name, q in QUANTILES.items() if requests < needed(q) and q >= min(tail_quantile, 0.99)]
     if not weak:
         return []
     names = " and ".join(quantile_name(QUANTILES[name]) for name in weak)
-    amount = f"{requests:,} request{'' if requests == 1 else 's'}"
+    amount = f"{requests:,} request{'' if requests == 1 else 's'}{' kept' if sampled else ''}"
     need = " and ".join(f"{needed(QUANTILES[name]):,}" for name in weak)
     verb = "rest on the slowest few" if len(weak) > 1 else "rests on the slowest few"
     return [f"only {amount}: {names} {verb} (at least {need} needed)"]

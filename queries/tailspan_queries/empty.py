@@ -33,5 +33,5 @@ def no_rows_note(client: Client, window: Window, filters: Filters) -> str:
     """Return one line for a query without rows: there are no requests, or nothing of what it asks for."""
     row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
     if row["window_requests"]:
-        return f"the query found nothing among the {row['window_requests']:,} requests of the window"
+        return f"the query found nothing among the {row['window_kept']:,} requests of the window"
     return empty_note(client, window, filters)

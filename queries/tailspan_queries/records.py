@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailspan import attributes
+from tailspan_queries.events import WorkerEvent
 from tailspan_queries.filters import Filters
 from tailspan_queries.times import Window
 
@@ -37,11 +38,13 @@ class Distribution:
 class StageRow:
     """One stage over all requests of a report; `unattributed` and `request` are rows as well.
 
+    Counts are estimates where requests were sampled: `kept_count` spans are stored and stand for `count`.
     `variance_share_ratio` is None where it is not known: from the rollup, or if all requests take equally long.
     """
 
     stage: str
     count: int
+    kept_count: int
     error_count: int
     share_ratio: float
     tail_share_ratio: float
@@ -72,7 +75,9 @@ class Method:
 
 
 EXACT = Method("exact", 0.0, "percentiles exact, interpolated as numpy.percentile does")
-ROLLUP = Method("rollup", 0.01, "percentiles ±1 % (per-minute sketches of whole minutes; --exact reads the raw spans)")
+ROLLUP = Method(
+    "rollup", 0.008, "percentiles ±0.8 % (per-minute sketches of whole minutes; --exact reads the raw spans)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +93,9 @@ class StageReport:
     diagnosis: str = ""
     cautions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    events: tuple[WorkerEvent, ...] = ()
+
+    @property
+    def kept_requests(self) -> int:
+        """Requests whose spans are stored; they stand for `requests`."""
+        return next((row.kept_count for row in self.rows if row.stage == REQUEST), self.requests)

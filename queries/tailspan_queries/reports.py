@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tailspan_queries.client import Client, connect
 from tailspan_queries.console import print_csv, print_json, print_table
+from tailspan_queries.events import WorkerEvent, worker_events
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.records import EXACT, ROLLUP, Distribution, Method, StageReport, StageRow, Tail
 from tailspan_queries.slowest import SlowRequest, render_slowest, slowest_csv, slowest_json, slowest_requests
@@ -38,6 +39,7 @@ __all__ = [
     "Tail",
     "TraceReport",
     "Window",
+    "WorkerEvent",
     "connect",
     "parse_window",
     "print_csv",
@@ -55,4 +57,5 @@ __all__ = [
     "trace_csv",
     "trace_json",
     "trace_report",
+    "worker_events",
 ]

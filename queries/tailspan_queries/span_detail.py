@@ -33,6 +33,8 @@ def detail(span: SpanRow, steps: StepSummary | None) -> list[str]:
         if span.ttft_ns:
             parts.append(f"TTFT {units.duration(span.ttft_ns)}")
         parts.append(span.attributes_string.get(attributes.OUTCOME, ""))
+        if span.weight > 1:
+            parts.append(f"stands for {span.weight:,.4g} requests")
     elif span.role == attributes.ROLE_STEP:
         parts += step_detail(span)
     elif span.role == attributes.ROLE_STAGE:

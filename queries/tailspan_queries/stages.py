@@ -1,9 +1,10 @@
 """The stage report: how long every stage takes, and its share of all requests and of the slowest.
 
 In: a client, a window, filters. Out: `StageReport`.
-Percentiles come from the raw spans (exact) up to `EXACT_LIMIT` requests, above it from the per-minute rollup, whose
-window is widened to whole minutes; the shares at the tail always come from the raw spans.
-Percentile q of the rollup is within 1 % of the value at rank floor(q * (n - 1)) of the sorted spans.
+Percentiles come from the raw spans (exact) up to `EXACT_LIMIT` stored requests, above it from the per-minute rollup,
+whose window is widened to whole minutes; the shares at the tail always come from the raw spans.
+Percentile q of the rollup is within 0.8 % of the value at rank ceil(q * n) of the sorted spans.
+Sampled requests count with their weight everywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from tailspan_queries import diagnosis
 from tailspan_queries.client import Client
+from tailspan_queries.events import warning_lines, worker_events
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.records import (
     EXACT,
@@ -30,7 +32,7 @@ from tailspan_queries.records import (
 from tailspan_queries.times import Window
 
 EXACT_LIMIT = 100_000
-"""Requests up to which the raw spans are read unless the caller decides."""
+"""Stored requests up to which the raw spans are read unless the caller decides."""
 
 
 def stage_report(
@@ -44,7 +46,7 @@ def stage_report(
 ) -> StageReport:
     """Ask ClickHouse and return the report.
 
-    `warnings` are lines that the caller wants under the table, such as dropped records.
+    `warnings` are lines that the caller wants under the table, after those about crashes, stalls and drops.
     Raises: UserError as `client` says.
     """
     parameters = {**window.parameters, **filters.parameters}
@@ -55,14 +57,15 @@ def stage_report(
     stages = client.run("stages" if chosen is EXACT else "stages_rollup", parameters).records()
     tail = client.run("tail_share", {**parameters, "quantile": tail_quantile}).records()
     report = build(window, filters, chosen, stages, tail, tail_quantile)
-    return replace(report, warnings=tuple(warnings))
+    events = worker_events(client, window, filters)
+    return replace(report, warnings=(*warning_lines(events), *warnings), events=events)
 
 
 def choose_method(client: Client, window: Window, filters: Filters) -> Method:
-    """Return the exact method as long as the requests are few enough to read one by one."""
+    """Return the exact method as long as the stored requests are few enough to read one by one."""
     widened = window.whole_minutes
     row = client.run("data_range", {**widened.parameters, **filters.parameters}).records()[0]
-    return EXACT if row["window_requests"] <= EXACT_LIMIT else ROLLUP
+    return EXACT if row["window_kept"] <= EXACT_LIMIT else ROLLUP
 
 
 def build(
@@ -101,6 +104,7 @@ def stage_row(row: Mapping[str, Any], tail: Mapping[str, Any]) -> StageRow:
     return StageRow(
         stage=row["stage"],
         count=row["count"],
+        kept_count=row["kept_count"],
         error_count=row["error_count"],
         share_ratio=row["share_ratio"],
         tail_share_ratio=tail.get("tail_share_ratio", 0.0),

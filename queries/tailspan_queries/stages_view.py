@@ -1,15 +1,17 @@
 """The stage report for people (rich), programs (JSON) and spreadsheets (CSV).
 
-JSON, stable: `window` {since, until}, `filters`, `method` {name, relative_error}, `requests`,
-`tail` {quantile, requests, threshold_ns, mean_ns}, `stages` [{stage, count, error_count, share_ratio, tail_share_ratio,
-tail_mean_ns, variance_share_ratio, wall_ns, busy_ns, gpu_ns}], `diagnosis`, `cautions`, `warnings`. The three times are
-{count, sum, p50, p90, p95, p99, p999, max} in nanoseconds, or null where they were not measured.
+JSON, stable: `window` {since, until}, `filters`, `method` {name, relative_error}, `requests`, `kept_requests`,
+`tail` {quantile, requests, threshold_ns, mean_ns}, `stages` [{stage, count, kept_count, error_count, share_ratio,
+tail_share_ratio, tail_mean_ns, variance_share_ratio, wall_ns, busy_ns, gpu_ns}], `diagnosis`, `cautions`, `warnings`,
+`events` [{every column of query `worker_events`}]. The three times are {count, sum, p50, p90, p95, p99, p999, max} in
+nanoseconds, or null where they were not measured. Of sampled requests, counts are estimates, kept ones are stored.
 CSV: one line a stage, one column a number, named as in the query `stages` with the tail's columns added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
@@ -21,6 +23,7 @@ from tailspan_queries.times import clock
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 KINDS = ("wall", "busy", "gpu")
 KIND_TITLES = {"wall": "wall time", "busy": "busy time", "gpu": "GPU time"}
@@ -52,16 +55,25 @@ def render_stages(report: StageReport, kinds: Sequence[str] = ("wall",), width: 
     if report.diagnosis:
         parts += [Text(), Text(report.diagnosis, style="bold")]
     parts += [Text(f"! {line}", style="yellow") for line in report.cautions]
-    parts += [Text(f"! {line}", style="bold red") for line in report.warnings]
-    return Group(*parts)
+    return Group(*parts, *warning_texts(report))
+
+
+def warning_texts(report: StageReport) -> list[Text]:
+    """Return the warnings; they are worth printing without a table too."""
+    from rich.text import Text
+
+    return [Text(f"! {line}", style="bold red") for line in report.warnings]
 
 
 def headline(report: StageReport) -> str:
     """Say how many requests of which time the report is about."""
     window = f"{clock(report.window.since_ns)} to {clock(report.window.until_ns)} UTC"
     chosen = " · ".join(f"{name} {value}" for name, value in report.filters.chosen.items())
-    noun = "request" if report.requests == 1 else "requests"
-    return " · ".join(filter(None, (f"{report.requests:,} {noun}", window, chosen)))
+    noun = "request" if report.kept_requests == 1 else "requests"
+    amount = f"{report.kept_requests:,} {noun}"
+    if report.kept_requests < report.requests:
+        amount += f" kept of about {report.requests:,}"
+    return " · ".join(filter(None, (amount, window, chosen)))
 
 
 def subtitle(report: StageReport) -> str:
@@ -133,7 +145,7 @@ def add_row(table: Table, report: StageReport, row: StageRow, times: Distributio
         table.add_section()
     found = [Text(row.stage, style=style), Text(units.count(times.count))]
     for name, quantile in QUANTILES.items():
-        dim = report.requests < needed(quantile)
+        dim = report.kept_requests < needed(quantile)
         found.append(Text(units.duration(getattr(times, f"{name}_ns")), style="dim" if dim else ""))
     found.append(Text(units.duration(times.max_ns)))
     found += [Text(text, style=style if set(text) <= BAR_CELLS else "") for text in cells]
@@ -158,6 +170,7 @@ def stages_json(report: StageReport) -> dict[str, Any]:
         "filters": report.filters.parameters,
         "method": {"name": report.method.name, "relative_error": report.method.relative_error},
         "requests": report.requests,
+        "kept_requests": report.kept_requests,
         "tail": {
             "quantile": report.tail.quantile,
             "requests": report.tail.requests,
@@ -168,6 +181,7 @@ def stages_json(report: StageReport) -> dict[str, Any]:
             {
                 "stage": row.stage,
                 "count": row.count,
+                "kept_count": row.kept_count,
                 "error_count": row.error_count,
                 "share_ratio": row.share_ratio,
                 "tail_share_ratio": row.tail_share_ratio,
@@ -180,6 +194,7 @@ def stages_json(report: StageReport) -> dict[str, Any]:
         "diagnosis": report.diagnosis,
         "cautions": list(report.cautions),
         "warnings": list(report.warnings),
+        "events": [asdict(event) for event in report.events],
     }
 
 
@@ -195,10 +210,11 @@ def stages_csv(report: StageReport) -> tuple[list[str], list[list[Any]]]:
     """Return header and lines of the CSV form."""
     shares = ("share_ratio", "tail_share_ratio", "tail_mean_ns", "variance_share_ratio")
     names = ("sum", *QUANTILES, "max")
-    header = ["stage", "count", "error_count", *shares, *(f"{kind}_{name}_ns" for kind in KINDS for name in names)]
+    described = ("stage", "count", "kept_count", "error_count", *shares)
+    header = [*described, *(f"{kind}_{name}_ns" for kind in KINDS for name in names)]
     lines = []
     for row in report.rows:
-        line: list[Any] = [row.stage, row.count, row.error_count, *(getattr(row, name) for name in shares)]
+        line: list[Any] = [getattr(row, name) for name in described]
         for kind in KINDS:
             times = measured(row, kind)
             line += [getattr(times, f"{name}_ns") if times else None for name in names]

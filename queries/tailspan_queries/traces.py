@@ -44,6 +44,7 @@ class SpanRow:
     busy_ns: int
     gpu_ns: int
     ttft_ns: int
+    weight: float
     attributes_string: Mapping[str, str]
     attributes_int: Mapping[str, int]
     attributes_double: Mapping[str, float]

@@ -15,7 +15,8 @@ def gaps(whole: Interval, covered: Iterable[Interval]) -> list[Interval]:
     """Return the parts of `whole` that no interval covers, in order."""
     begin, end = whole
     found = []
-    for left, right in sorted(covered):
+    # An interval without length covers nothing and must not split a gap.
+    for left, right in sorted(interval for interval in covered if interval[1] > interval[0]):
         if left > begin:
             found.append((begin, min(left, end)))
         begin = max(begin, right)

@@ -3,8 +3,9 @@
 The `.sql` files are plain SQL and spell the keys again; a test holds both lists together.
 
 A promoted attribute leaves the attribute maps only if it has the type of the column and differs from the column's value
-for "absent"; so a wrong type, an explicit 0 and an explicit empty string stay in the maps and nothing is lost. Of a key
-that occurs twice in one span the first is promoted, the rest stay in the maps.
+for "absent"; so a wrong type, an explicit 0 and an explicit empty string stay in the maps and nothing is lost. So does
+a weight below 1, infinite or NaN, which counts as 1. Of a key that occurs twice in one span the first is promoted, the
+rest stay in the maps.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Promoted:
 
     column: str
     key: str
-    kind: Literal["string", "int"]
-    absent: str | int
+    kind: Literal["string", "int", "double"]
+    absent: str | int | float
 
 
 PROMOTED = (
@@ -40,5 +41,6 @@ PROMOTED = (
     Promoted("gpu_ns", attributes.GPU_NS, "int", -1),
     Promoted("unattributed_ns", attributes.UNATTRIBUTED_NS, "int", 0),
     Promoted("ttft_ns", attributes.TTFT_NS, "int", 0),
+    Promoted("weight", attributes.WEIGHT, "double", 1.0),
 )
 """Span attributes with a column; `service` and `instance` copy resource attributes, which stay in `resource`."""

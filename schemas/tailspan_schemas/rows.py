@@ -128,6 +128,8 @@ def _attributes(values: Mapping[str, Any], others: Pairs) -> list[KeyValue]:
             found.append(_key_value(item.key, string_value=_text(value)))
         elif item.kind == "int" and value != item.absent:
             found.append(_key_value(item.key, int_value=value))
+        elif item.kind == "double" and value != item.absent:
+            found.append(_key_value(item.key, double_value=value))
     found += [_key_value(_text(key), string_value=_text(value)) for key, value in values["strings"]]
     found += [_key_value(_text(key), int_value=value) for key, value in values["ints"]]
     found += [_key_value(_text(key), double_value=value) for key, value in values["doubles"]]

@@ -8,7 +8,7 @@ from tailspan import attributes
 from tailspan.agent import histogram
 from tailspan_queries.client import Client, connect
 from tailspan_queries.times import Window
-from tests.queries import traffic
+from tests.queries import sampled, traffic
 from tests.support.collector import RunningCollector
 
 DAY_NS = 24 * 60 * traffic.MINUTE_NS
@@ -89,15 +89,50 @@ def steps() -> list[traffic.Step]:
 
 
 @pytest.fixture(scope="session")
+def population() -> list[traffic.Request]:
+    """Six thousand requests, two days after the bursts, of which only some are sent."""
+    return sampled.population(6000, 2 * DAY_NS)
+
+
+@pytest.fixture(scope="session")
+def kept(population: list[traffic.Request]) -> list[traffic.Request]:
+    """Those that are sent: the slow and the failed ones with weight 1, a tenth of the others with weight 10."""
+    return sampled.sample(population)
+
+
+@pytest.fixture(scope="session")
+def kept_steps() -> list[traffic.Step]:
+    """Engine steps of which some stand for ten."""
+    begin = traffic.BEGIN_NS + 2 * DAY_NS
+    return [
+        traffic.Step(number, begin + number * 50_000_000, (number - 1000) * 1_000_000, number % 7, 500_000, (), 10.0)
+        if number % 3
+        else traffic.Step(number, begin + number * 50_000_000, (number - 1000) * 9_000_000, 8, 500_000)
+        for number in range(1001, 1090)
+    ]
+
+
+@pytest.fixture(scope="session")
+def events(kept: list[traffic.Request]) -> list[traffic.Event]:
+    """A crash and a stall of one worker, drops of two."""
+    return sampled.events(traffic.BEGIN_NS + 2 * DAY_NS, [request.trace_id for request in kept[:4]])
+
+
+@pytest.fixture(scope="session")
 def client(
     collector: RunningCollector,
     bursty: list[traffic.Request],
     pair: tuple[traffic.Request, traffic.Request],
     steps: list[traffic.Step],
+    kept: list[traffic.Request],
+    kept_steps: list[traffic.Step],
+    events: list[traffic.Event],
 ) -> Iterator[Client]:
     """A client of a ClickHouse that holds all of this."""
-    spans = [span for request in (*bursty, *pair) for span in traffic.request_spans(request)]
+    spans = [span for request in (*bursty, *pair, *kept) for span in traffic.request_spans(request)]
     spans += [traffic.step_span(step, "engine-1") for step in steps]
+    spans += [traffic.step_span(step, "engine-3") for step in kept_steps]
+    spans += [traffic.event_span(event) for event in events]
     # The same prefix as that of `pair`, to be ambiguous, and the steps of another engine with the same numbers.
     other = traffic.make_span(b"\xab" * 3 + b"\x11" * 13, b"\x09" * 8, b"", "GET /health", traffic.BEGIN_NS, 1000, {})
     spans.append(("web", "", other))
@@ -119,3 +154,9 @@ def burst_window() -> Window:
 def pair_window() -> Window:
     """A window that holds the two requests of one trace and the engine steps."""
     return Window(traffic.BEGIN_NS + DAY_NS, traffic.BEGIN_NS + DAY_NS + traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def sampled_window() -> Window:
+    """A window of whole minutes that holds the sampled requests, their steps and the events."""
+    return Window(traffic.BEGIN_NS + 2 * DAY_NS, traffic.BEGIN_NS + 2 * DAY_NS + 60 * traffic.MINUTE_NS)

@@ -14,7 +14,7 @@ TAIL = Tail(quantile=0.99, requests=10, threshold_ns=5e9, mean_ns=5.8e9)
 def row(stage: str, share: float, tail_share: float, count: int = 2000) -> StageRow:
     """Return a stage with these shares."""
     times = Distribution(count, share * 1e12, 1, 1, 1, 1, 1, 1)
-    return StageRow(stage, count, 0, share, tail_share, tail_share * TAIL.mean_ns, None, times, None, None)
+    return StageRow(stage, count, count, 0, share, tail_share, tail_share * TAIL.mean_ns, None, times, None, None)
 
 
 def rows(*stages: StageRow, count: int = 2000) -> list[StageRow]:
@@ -108,6 +108,14 @@ def test_too_few_requests_for_a_percentile_are_a_caution(count: int, text: str) 
     """A percentile needs so many requests that one lies beyond it."""
     (found,) = cautions(rows(row("queue", 1, 1, count), count=count), TAIL)
     assert found.startswith(text)
+
+
+def test_of_sampled_requests_those_kept_carry_the_percentiles() -> None:
+    """A percentile rests on the requests that are stored, however many they stand for; failures are an estimate."""
+    whole = replace(row("request", 1, 1, 20_000), kept_count=200, error_count=50)
+    few, failed = cautions([row("queue", 1, 1), whole], TAIL)
+    assert few.startswith("only 200 requests kept: p99.9 rests on the slowest few (at least 1,000 needed)")
+    assert failed.startswith("about 50 of 20,000 requests failed")
 
 
 def test_needed_requests_and_names_of_quantiles() -> None:

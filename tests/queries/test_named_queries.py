@@ -65,15 +65,15 @@ def test_throughput_counts_every_request_and_token_once(
 def test_latency_by_minute_is_within_the_error_of_the_rollup(
     client: Client, bursty: list[traffic.Request], burst_window: Window
 ) -> None:
-    """Each minute's p50 and p99 are those of NumPy within 1 %."""
+    """Each minute's p50 and p99 are those of NumPy within 0.8 %."""
     for row in client.run("latency_by_minute", burst_window.parameters).records():
         minute = datetime_ns(row["minute"]) // traffic.MINUTE_NS
         e2e = np.array([request.e2e_ns for request in bursty if request.start_ns // traffic.MINUTE_NS == minute])
         assert row["requests"] == len(e2e)
         assert row["e2e_max_ns"] == e2e.max()
         for name, quantile in (("p50", 50), ("p99", 99)):
-            expected = np.percentile(e2e, quantile, method="lower")
-            assert row[f"e2e_{name}_ns"] == pytest.approx(expected, rel=0.01)
+            expected = np.percentile(e2e, quantile, method="inverted_cdf")
+            assert row[f"e2e_{name}_ns"] == pytest.approx(expected, rel=0.008)
 
 
 def test_errors_are_counted_by_kind_with_the_latest_trace(

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailspan_queries import waterfall
@@ -12,6 +12,7 @@ intervals = st.tuples(moments, moments).map(lambda pair: (min(pair), max(pair)))
 
 
 @given(intervals, st.lists(intervals, max_size=8))
+@example((0, 2), [(1, 1)])
 def test_gaps_are_exactly_what_nothing_covers(whole: tuple[int, int], covered: list[tuple[int, int]]) -> None:
     """Every unit of time is in a gap if and only if no interval covers it; gaps are in order and apart."""
     found = waterfall.gaps(whole, covered)

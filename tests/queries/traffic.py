@@ -48,6 +48,7 @@ class Request:
     output_tokens: int = 0
     failed: bool = False
     parent_span_id: bytes = b""
+    weight: float = 1.0
 
     @property
     def e2e_ns(self) -> int:
@@ -71,6 +72,19 @@ class Step:
     requests: int
     idle_ns: int
     joined: tuple[bytes, ...] = ()
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a made-up worker."""
+
+    name: str
+    start_ns: int
+    service: str
+    instance: str
+    keys: Mapping[str, str | int | float | bool]
+    open_trace_ids: tuple[bytes, ...] = ()
 
 
 def bursty(count: int, seed: int = 7) -> list[Request]:
@@ -155,6 +169,7 @@ def request_spans(request: Request) -> Iterator[tuple[str, str, Span]]:
             attributes.GEN_AI_MODEL: request.model,
             attributes.BUSY_NS: stage.busy_ns,
             **stage.extra,
+            **weight_key(request.weight),
         }
         if stage.gpu_ns is not None:
             keys[attributes.GPU_NS] = stage.gpu_ns
@@ -173,6 +188,7 @@ def request_spans(request: Request) -> Iterator[tuple[str, str, Span]]:
         attributes.UNATTRIBUTED_NS: request.gap_ns,
         attributes.OUTCOME: "error" if request.failed else "ok",
         attributes.HTTP_STATUS: 500 if request.failed else 200,
+        **weight_key(request.weight),
     }
     if request.ttft_ns:
         keys[attributes.TTFT_NS] = request.ttft_ns
@@ -208,11 +224,28 @@ def step_span(step: Step, engine_id: str) -> tuple[str, str, Span]:
             attributes.STEP_PREEMPTED: 0,
             attributes.STEP_IDLE_NS: step.idle_ns,
             attributes.STEP_KV_USAGE: 0.25,
+            **weight_key(step.weight),
         },
     )
     for trace_id in step.joined:
         span.links.add(trace_id=trace_id, span_id=b"\x01" * 8)
     return "chat", "worker-0", span
+
+
+def event_span(event: Event) -> tuple[str, str, Span]:
+    """Return the span of an event, a trace of its own with links to the requests that were under way."""
+    trace_id = event.start_ns.to_bytes(16, "big")
+    keys = {attributes.ROLE: attributes.ROLE_EVENT, **event.keys}
+    span = make_span(trace_id, trace_id[8:], b"", event.name, event.start_ns, 0, keys)
+    span.status.code = 2
+    for linked in event.open_trace_ids:
+        span.links.add(trace_id=linked, span_id=b"\x01" * 8)
+    return event.service, event.instance, span
+
+
+def weight_key(weight: float) -> dict[str, float]:
+    """Return the weight as the agent writes it: not at all if it is 1."""
+    return {} if weight == 1 else {attributes.WEIGHT: weight}
 
 
 def make_span(

@@ -104,7 +104,7 @@ def test_roles_and_stages_of_the_rollup() -> None:
     """The words that the rollup compares and writes are those of `tailspan.attributes`."""
     words = set(re.findall(r"'(\w+)'", sql("stage_minutes_mv").replace("'UTC'", "")))
     assert words == {attributes.ROLE_REQUEST, attributes.ROLE_STAGE, attributes.UNATTRIBUTED}
-    for view, role in (("requests", "request"), ("stages", "stage"), ("steps", "step")):
+    for view, role in (("requests", "request"), ("stages", "stage"), ("steps", "step"), ("events", "event")):
         assert f"where role = '{role}'" in sql(view)
 
 

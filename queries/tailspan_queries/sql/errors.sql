@@ -11,7 +11,8 @@
 --   outcome         String                  error, client_disconnect, cancelled or lost
 --   error_type      String                  exception class or HTTP status
 --   status_message  String                  message of one of them
---   request_count   UInt64                  requests that ended so
+--   request_count   UInt64                  requests that ended so, weighted, rounded
+--   kept_count      UInt64                  requests that are stored and stand for them
 --   last_start      DateTime64(9, 'UTC')    begin of the latest of them
 --   last_trace_id   String                  trace id of the latest of them, 32 hex digits
 -- Tables: tailspan.requests
@@ -21,7 +22,8 @@ select
     if(requests.outcome = '', 'error', requests.outcome) as outcome,
     error_type,
     any(requests.status_message) as status_message,
-    count() as request_count,
+    toUInt64(round(sum(weight))) as request_count,
+    count() as kept_count,
     max(start) as last_start,
     lower(hex(argMax(trace_id, start))) as last_trace_id
 from tailspan.requests

@@ -6,8 +6,9 @@
 --   service       LowCardinality(String)  service.name
 --   instance      LowCardinality(String)  service.instance.id
 --   model         LowCardinality(String)  gen_ai.request.model
---   requests      UInt64                  requests
---   error_count   UInt64                  of these, with status error
+--   requests      UInt64                  requests, weighted, rounded
+--   kept_count    UInt64                  requests that are stored and stand for them
+--   error_count   UInt64                  of `requests`, with status error
 --   first_minute  DateTime('UTC')         minute of the first request
 --   last_minute   DateTime('UTC')         minute of the last request
 -- Tables: tailspan.stage_minutes
@@ -15,8 +16,9 @@ select
     service,
     instance,
     model,
-    sum(stage_minutes.count) as requests,
-    sum(stage_minutes.error_count) as error_count,
+    toUInt64(round(sum(stage_minutes.count))) as requests,
+    sum(span_count) as kept_count,
+    toUInt64(round(sum(stage_minutes.error_count))) as error_count,
     min(minute) as first_minute,
     max(minute) as last_minute
 from tailspan.stage_minutes

@@ -1,6 +1,8 @@
 -- Purpose: exact latency percentiles and share of end-to-end of every stage, from the raw spans
 -- A stage belongs to the request whose span is its parent; the request must have begun within the window and pass the
 -- filters. Percentiles interpolate linearly between neighbours, as numpy.percentile does, over one value a span.
+-- Every value counts with the weight of its request: percentiles are those of the values repeated as often as
+-- `whole_weight` says, counts and sums use `weight`. Without sampling all weights are 1.
 -- `request` is the end-to-end time; `unattributed` is, for each request, what its stages leave over, so that the shares
 -- of all rows but `request` sum to 1. So do the shares of the variance, which say what makes requests differ; they may
 -- be negative. Busy and GPU time of a request are the sums over its stages.
@@ -12,8 +14,9 @@
 --   instance  String = ''           service.instance.id; empty = all
 -- Columns:
 --   stage                 String             name of the stage, `unattributed` or `request`
---   count                 UInt64             spans (`unattributed` and `request`: requests)
---   error_count           UInt64             of these, with status error
+--   count                 UInt64             spans (`unattributed` and `request`: requests), weighted, rounded
+--   kept_count            UInt64             spans (requests) that are stored and stand for them
+--   error_count           UInt64             of `count`, with status error
 --   share_ratio           Float64            sum of the stage's wall time / sum of end-to-end time
 --   variance_share_ratio  Nullable(Float64)  cov(stage, e2e) / var(e2e); NULL if all requests take equally long
 --   wall_sum_ns           Int64              ns, sum of wall time
@@ -30,7 +33,7 @@
 --   busy_p99_ns           Nullable(Float64)  ns
 --   busy_p999_ns          Nullable(Float64)  ns
 --   busy_max_ns           Nullable(Int64)    ns
---   gpu_count             UInt64             spans whose GPU time was measured
+--   gpu_count             UInt64             of `count`, with a GPU time
 --   gpu_sum_ns            Int64              ns, sum of GPU time
 --   gpu_p50_ns            Nullable(Float64)  ns, percentile of GPU time; NULL where none was measured
 --   gpu_p90_ns            Nullable(Float64)  ns
@@ -50,6 +53,8 @@ ledgers as (
     select
         anyIf(duration_ns, role = 'request') as e2e_ns,
         anyIf(status_code, role = 'request') = 2 as request_failed,
+        anyIf(weight, role = 'request') as request_weight,
+        anyIf(whole_weight, role = 'request') as request_whole_weight,
         groupArrayIf((toString(stage), duration_ns, busy_ns, gpu_ns, status_code = 2), role = 'stage') as parts,
         e2e_ns - arraySum(part -> part.2, parts) as unattributed_ns,
         arraySum(part -> part.3, parts) as busy_ns_total,
@@ -75,13 +80,15 @@ ledgers as (
 centered as (
     select
         *,
-        e2e_ns - avg(e2e_ns) over () as e2e_offset_ns
+        e2e_ns - sum(e2e_ns * request_weight) over () / sum(request_weight) over () as e2e_offset_ns
     from ledgers
 ),
 
 entries as (
     select
         e2e_offset_ns,
+        request_weight as weight,
+        request_whole_weight as whole_weight,
         entry.1 as stage,
         entry.2 as wall_ns,
         entry.3 as busy_ns,
@@ -101,18 +108,20 @@ entries as (
 totals as (
     select
         stage,
-        count() as count,
-        countIf(failed) as error_count,
-        sum(wall_ns) as wall_sum_ns,
-        sum(wall_ns * e2e_offset_ns) as covariance,
-        quantilesExactInclusive(0.5, 0.9, 0.95, 0.99, 0.999)(wall_ns) as wall_quantiles,
+        toUInt64(round(sum(weight))) as count,
+        count() as kept_count,
+        toUInt64(round(sumIf(weight, failed))) as error_count,
+        toInt64(round(sum(wall_ns * weight))) as wall_sum_ns,
+        sum(wall_ns * e2e_offset_ns * weight) as covariance,
+        quantilesExactWeightedInterpolated(0.5, 0.9, 0.95, 0.99, 0.999)(wall_ns, whole_weight) as wall_quantiles,
         max(wall_ns) as wall_max_ns,
-        sum(busy_ns) as busy_sum_ns,
-        quantilesExactInclusive(0.5, 0.9, 0.95, 0.99, 0.999)(busy_ns) as busy_quantiles,
+        toInt64(round(sum(busy_ns * weight))) as busy_sum_ns,
+        quantilesExactWeightedInterpolated(0.5, 0.9, 0.95, 0.99, 0.999)(busy_ns, whole_weight) as busy_quantiles,
         max(busy_ns) as busy_max_ns,
-        countIf(gpu_ns >= 0) as gpu_count,
-        sumIf(gpu_ns, gpu_ns >= 0) as gpu_sum_ns,
-        quantilesExactInclusiveIf(0.5, 0.9, 0.95, 0.99, 0.999)(gpu_ns, gpu_ns >= 0) as gpu_quantiles,
+        toUInt64(round(sumIf(weight, gpu_ns >= 0))) as gpu_count,
+        toInt64(round(sumIf(gpu_ns * weight, gpu_ns >= 0))) as gpu_sum_ns,
+        quantilesExactWeightedInterpolatedIf(0.5, 0.9, 0.95, 0.99, 0.999)(gpu_ns, whole_weight, gpu_ns >= 0)
+            as gpu_quantiles,
         max(gpu_ns) as gpu_max_ns
     from entries
     group by stage
@@ -121,6 +130,7 @@ totals as (
 select
     stage,
     count,
+    kept_count,
     error_count,
     wall_sum_ns / sumIf(wall_sum_ns, stage = 'request') over () as share_ratio,
     covariance / nullIf(sumIf(covariance, stage = 'request') over (), 0) as variance_share_ratio,

@@ -1,7 +1,9 @@
--- Purpose: latency percentiles and share of end-to-end of every stage, from the per-minute rollup, within 1 %
--- Reads one row a minute and stage instead of every span. A percentile is within 1 % of the value at rank
--- floor(q * (n - 1)) of the sorted spans. The window must be whole minutes. A stage counts in the minute in which it
--- began itself, so its sums differ from query `stages` by the requests that were under way at the ends of the window.
+-- Purpose: latency percentiles and share of end-to-end of every stage, from the per-minute rollup, within 0.8 %
+-- Reads one row a minute and stage instead of every span. A percentile is within 0.8 % of the value at rank
+-- ceil(q * n) of the sorted spans, as numpy.percentile has it with method="inverted_cdf", every span repeated as often
+-- as `whole_weight` says; counts and sums use `weight`. Without sampling all weights are 1. The window must be whole
+-- minutes. A stage counts in the minute in which it began itself, so its sums differ from query `stages` by the
+-- requests that were under way at the ends of the window.
 -- Negative times count as 0. Busy and GPU time of `request` are what the request span itself says.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
@@ -11,8 +13,9 @@
 --   instance  String = ''           service.instance.id; empty = all
 -- Columns:
 --   stage         LowCardinality(String)  name of the stage, `unattributed` or `request`
---   count         UInt64                  spans (`unattributed` and `request`: requests)
---   error_count   UInt64                  of these, with status error
+--   count         UInt64                  spans (`unattributed` and `request`: requests), weighted, rounded
+--   kept_count    UInt64                  spans (requests) that are stored and stand for them
+--   error_count   UInt64                  of `count`, with status error
 --   share_ratio   Float64                 stage's wall time / wall time of all stages and `unattributed`
 --   wall_sum_ns   UInt64                  ns, sum of wall time
 --   wall_p50_ns   Float64                 ns, percentile of wall time
@@ -28,7 +31,7 @@
 --   busy_p99_ns   Nullable(Float64)       ns
 --   busy_p999_ns  Nullable(Float64)       ns
 --   busy_max_ns   Nullable(UInt64)        ns
---   gpu_count     UInt64                  spans whose GPU time was measured
+--   gpu_count     UInt64                  of `count`, with a GPU time
 --   gpu_sum_ns    UInt64                  ns, sum of GPU time
 --   gpu_p50_ns    Nullable(Float64)       ns, percentile of GPU time; NULL where none was measured
 --   gpu_p90_ns    Nullable(Float64)       ns
@@ -41,17 +44,27 @@ with
 totals as (
     select
         stage,
-        sum(stage_minutes.count) as count,
-        sum(stage_minutes.error_count) as error_count,
-        sum(stage_minutes.wall_sum_ns) as wall_sum_ns,
-        quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)(wall_q) as wall_quantiles,
+        toUInt64(round(sum(stage_minutes.count))) as count,
+        sum(span_count) as kept_count,
+        toUInt64(round(sum(stage_minutes.error_count))) as error_count,
+        toUInt64(round(sum(stage_minutes.wall_sum_ns))) as wall_sum_ns,
+        arrayMap(
+            middle_ns -> least(round(middle_ns), toFloat64(wall_max_ns)),
+            quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(wall_q)
+        ) as wall_quantiles,
         toUInt64(max(stage_minutes.wall_max_ns)) as wall_max_ns,
-        sum(stage_minutes.busy_sum_ns) as busy_sum_ns,
-        quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)(busy_q) as busy_quantiles,
+        toUInt64(round(sum(stage_minutes.busy_sum_ns))) as busy_sum_ns,
+        arrayMap(
+            middle_ns -> least(round(middle_ns), toFloat64(busy_max_ns)),
+            quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(busy_q)
+        ) as busy_quantiles,
         toUInt64(max(stage_minutes.busy_max_ns)) as busy_max_ns,
-        sum(stage_minutes.gpu_count) as gpu_count,
-        sum(stage_minutes.gpu_sum_ns) as gpu_sum_ns,
-        quantilesDDMerge(0.01, 0.5, 0.9, 0.95, 0.99, 0.999)(gpu_q) as gpu_quantiles,
+        toUInt64(round(sum(stage_minutes.gpu_count))) as gpu_count,
+        toUInt64(round(sum(stage_minutes.gpu_sum_ns))) as gpu_sum_ns,
+        arrayMap(
+            middle_ns -> least(round(middle_ns), toFloat64(gpu_max_ns)),
+            quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(gpu_q)
+        ) as gpu_quantiles,
         toUInt64(max(stage_minutes.gpu_max_ns)) as gpu_max_ns
     from tailspan.stage_minutes
     where
@@ -66,6 +79,7 @@ totals as (
 select
     stage,
     count,
+    kept_count,
     error_count,
     if(stage = 'request', 1, wall_sum_ns / sumIf(wall_sum_ns, stage != 'request') over ()) as share_ratio,
     wall_sum_ns,

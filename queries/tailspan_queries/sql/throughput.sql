@@ -1,5 +1,6 @@
 -- Purpose: requests and tokens per second, minute by minute
 -- A request counts in the minute in which it began. The first and last minute of the window may be cut.
+-- Requests count with their weight, so that sampled data give unbiased rates.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
 --   until     DateTime64(9, 'UTC')  end of the window, exclusive
@@ -8,7 +9,8 @@
 --   instance  String = ''           service.instance.id; empty = all
 -- Columns:
 --   minute               DateTime('UTC')  begin of the minute
---   requests             UInt64           requests that began in it
+--   requests             UInt64           requests that began in it, weighted, rounded
+--   kept_requests        UInt64           requests that are stored and stand for them
 --   requests_per_s       Float64          requests / s
 --   input_tokens         Int64            prompt tokens of these requests
 --   output_tokens        Int64            generated tokens of these requests
@@ -17,10 +19,11 @@
 -- Tables: tailspan.requests
 select
     toStartOfMinute(toDateTime(start, 'UTC')) as minute,
-    count() as requests,
-    requests / 60 as requests_per_s,
-    sum(input_tokens) as input_tokens,
-    sum(output_tokens) as output_tokens,
+    toUInt64(round(sum(weight))) as requests,
+    count() as kept_requests,
+    sum(weight) / 60 as requests_per_s,
+    toInt64(round(sum(requests.input_tokens * weight))) as input_tokens,
+    toInt64(round(sum(requests.output_tokens * weight))) as output_tokens,
     input_tokens / 60 as input_tokens_per_s,
     output_tokens / 60 as output_tokens_per_s
 from tailspan.requests

@@ -27,6 +27,7 @@
 --   busy_ns            Int64                                 ns; 0 where it is not measured
 --   gpu_ns             Int64                                 ns; -1 where none was measured
 --   ttft_ns            Int64                                 ns; 0 without a token
+--   weight             Float64                               how many requests or steps it stands for; 1 unless sampled
 --   attributes_string  Map(LowCardinality(String), String)   other attributes
 --   attributes_int     Map(LowCardinality(String), Int64)    other attributes
 --   attributes_double  Map(LowCardinality(String), Float64)  other attributes
@@ -56,6 +57,7 @@ select
     busy_ns,
     gpu_ns,
     ttft_ns,
+    weight,
     attributes_string,
     attributes_int,
     attributes_double,

@@ -1,4 +1,5 @@
 -- Purpose: the engine steps in which the stages of one trace took part, summed up for each stage span
+-- Steps count with their weight, so that sampled ones give unbiased sums.
 -- Parameters:
 --   trace_id  String                32 hex digits
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive; bounds the search, see query `trace_lookup`
@@ -33,12 +34,12 @@ taken as (
 
 select
     lower(hex(taken.span_id)) as span_id,
-    count() as steps,
-    avg(steps.requests) as requests_mean,
-    sum(steps.prefill_tokens) as prefill_tokens,
-    sum(steps.decode_tokens) as decode_tokens,
-    sum(steps.wall_ns) as wall_ns,
-    sum(steps.idle_ns) as idle_ns
+    toUInt64(round(sum(steps.weight))) as steps,
+    avgWeighted(steps.requests, steps.weight) as requests_mean,
+    toInt64(round(sum(steps.prefill_tokens * steps.weight))) as prefill_tokens,
+    toInt64(round(sum(steps.decode_tokens * steps.weight))) as decode_tokens,
+    toInt64(round(sum(steps.wall_ns * steps.weight))) as wall_ns,
+    toInt64(round(sum(steps.idle_ns * steps.weight))) as idle_ns
 from tailspan.steps
 inner join taken
     on

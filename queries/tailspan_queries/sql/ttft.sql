@@ -1,5 +1,6 @@
 -- Purpose: time to first token (TTFT) and time per output token (TPOT) by model, exact
--- TPOT = (e2e - TTFT) / (output tokens - 1), one value for each request with two tokens or more.
+-- TPOT = (e2e - TTFT) / (output tokens - 1), one value for each request with two tokens or more. Requests count with
+-- their weight, so that sampled data give unbiased counts and percentiles.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
 --   until     DateTime64(9, 'UTC')  end of the window, exclusive
@@ -8,14 +9,15 @@
 --   instance  String = ''           service.instance.id; empty = all
 -- Columns:
 --   model          LowCardinality(String)  gen_ai.request.model
---   requests       UInt64                  requests
---   ttft_requests  UInt64                  requests that produced a first token
+--   requests       UInt64                  requests, weighted, rounded
+--   kept_requests  UInt64                  requests that are stored and stand for them
+--   ttft_requests  UInt64                  of `requests`, those that produced a first token
 --   ttft_p50_ns    Nullable(Float64)       ns, percentile, interpolated
 --   ttft_p90_ns    Nullable(Float64)       ns
 --   ttft_p95_ns    Nullable(Float64)       ns
 --   ttft_p99_ns    Nullable(Float64)       ns
 --   ttft_max_ns    Nullable(Int64)         ns
---   tpot_requests  UInt64                  requests with two output tokens or more
+--   tpot_requests  UInt64                  of `requests`, those with two output tokens or more
 --   tpot_p50_ns    Nullable(Float64)       ns a token, percentile, interpolated
 --   tpot_p90_ns    Nullable(Float64)       ns a token
 --   tpot_p95_ns    Nullable(Float64)       ns a token
@@ -26,6 +28,8 @@ with
 timed as (
     select
         model,
+        weight,
+        whole_weight,
         ttft_ns,
         ttft_ns > 0 as has_ttft,
         has_ttft and output_tokens > 1 as has_tpot,
@@ -42,12 +46,13 @@ timed as (
 totals as (
     select
         model,
-        count() as requests,
-        countIf(has_ttft) as ttft_requests,
-        quantilesExactInclusiveIf(0.5, 0.9, 0.95, 0.99)(ttft_ns, has_ttft) as ttft_quantiles,
+        toUInt64(round(sum(weight))) as requests,
+        count() as kept_requests,
+        toUInt64(round(sumIf(weight, has_ttft))) as ttft_requests,
+        quantilesExactWeightedInterpolatedIf(0.5, 0.9, 0.95, 0.99)(ttft_ns, whole_weight, has_ttft) as ttft_quantiles,
         maxIf(ttft_ns, has_ttft) as ttft_max,
-        countIf(has_tpot) as tpot_requests,
-        quantilesExactInclusiveIf(0.5, 0.9, 0.95, 0.99)(tpot_ns, has_tpot) as tpot_quantiles,
+        toUInt64(round(sumIf(weight, has_tpot))) as tpot_requests,
+        quantilesExactWeightedInterpolatedIf(0.5, 0.9, 0.95, 0.99)(tpot_ns, whole_weight, has_tpot) as tpot_quantiles,
         maxIf(tpot_ns, has_tpot) as tpot_max
     from timed
     group by model
@@ -56,6 +61,7 @@ totals as (
 select
     model,
     requests,
+    kept_requests,
     ttft_requests,
     if(ttft_requests > 0, ttft_quantiles[1], null) as ttft_p50_ns,
     if(ttft_requests > 0, ttft_quantiles[2], null) as ttft_p90_ns,

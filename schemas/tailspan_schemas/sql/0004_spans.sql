@@ -15,7 +15,7 @@ create table if not exists tailspan.spans -- noqa: PRS
     duration_ns Int64 comment 'End less begin, ns; negative where the sender said so' codec(T64, ZSTD(1)),
     status_code Int8 comment 'OTLP status: 0 unset, 1 ok, 2 error',
     status_message String comment 'Text of the status' codec(ZSTD(1)),
-    role LowCardinality(String) comment 'tailspan.role: request, stage or step; empty on spans of others',
+    role LowCardinality(String) comment 'tailspan.role: request, stage, step, event or snapshot; empty on spans of others',
     stage LowCardinality(String) comment 'tailspan.stage: the stage that a stage span measures',
     model LowCardinality(String) comment 'gen_ai.request.model: model asked for',
     request_id String comment 'gen_ai.response.id: the engine''s request id' codec(ZSTD(1)),
@@ -34,6 +34,8 @@ create table if not exists tailspan.spans -- noqa: PRS
         comment 'tailspan.unattributed_ns: request time that no stage covers, ns; 0 if absent' codec(T64, ZSTD(1)),
     ttft_ns Int64
         comment 'tailspan.ttft_ns: begin until the first body chunk left, ns; 0 if absent' codec(T64, ZSTD(1)),
+    weight Float64 default 1
+        comment 'tailspan.weight: how many requests or steps the span stands for; 1 unless sampled' codec(ZSTD(1)),
     attributes_string Map(LowCardinality(String), String)
         comment 'String attributes that have no column of their own' codec(ZSTD(1)),
     attributes_int Map(LowCardinality(String), Int64)
@@ -74,6 +76,9 @@ create table if not exists tailspan.spans -- noqa: PRS
         comment 'Scope attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or protobuf',
     scope_dropped_attributes UInt32 comment 'Scope attributes that the sender dropped, count' codec(T64, ZSTD(1)),
     scope_schema_url LowCardinality(String) comment 'Schema URL of the scope',
+    whole_weight UInt64 alias
+        toUInt64(least(weight, 1e15) + bitShiftRight(cityHash64(trace_id), 32) / 4294967296)
+        comment 'weight as a whole number, for weighted quantiles: up or down by trace id so that its mean is weight',
     resource_attributes Map(String, String) alias
         cast(
             arrayMap(

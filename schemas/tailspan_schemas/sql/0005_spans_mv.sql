@@ -97,6 +97,7 @@ with
             vals.value as kinds,
             vals.string_value as strings,
             vals.int_value as ints,
+            vals.double_value as doubles,
             indexOf(keys, 'tailspan.role') as role_at,
             indexOf(keys, 'tailspan.stage') as stage_at,
             indexOf(keys, 'gen_ai.request.model') as model_at,
@@ -110,7 +111,8 @@ with
             indexOf(keys, 'tailspan.busy_ns') as busy_ns_at,
             indexOf(keys, 'tailspan.gpu_ns') as gpu_ns_at,
             indexOf(keys, 'tailspan.unattributed_ns') as unattributed_ns_at,
-            indexOf(keys, 'tailspan.ttft_ns') as ttft_ns_at
+            indexOf(keys, 'tailspan.ttft_ns') as ttft_ns_at,
+            indexOf(keys, 'tailspan.weight') as weight_at
         from flat_spans
     ),
 
@@ -131,6 +133,7 @@ with
             if(kinds[gpu_ns_at] = 'int', ints[gpu_ns_at], -1) as gpu_ns,
             ints[unattributed_ns_at] as unattributed_ns,
             ints[ttft_ns_at] as ttft_ns,
+            if(isFinite(doubles[weight_at]), greatest(doubles[weight_at], 1.0), 1.0) as weight,
             [
                 if(role != '', role_at, 0),
                 if(stage != '', stage_at, 0),
@@ -145,7 +148,8 @@ with
                 if(busy_ns != 0, busy_ns_at, 0),
                 if(gpu_ns != -1, gpu_ns_at, 0),
                 if(unattributed_ns != 0, unattributed_ns_at, 0),
-                if(ttft_ns != 0, ttft_ns_at, 0)
+                if(ttft_ns != 0, ttft_ns_at, 0),
+                if(weight != 1.0, weight_at, 0)
             ] as taken,
             toFixedString(substring(sent_trace_id, 1, 16), 16) as trace_id,
             toFixedString(substring(sent_span_id, 1, 8), 8) as span_id,
@@ -196,11 +200,12 @@ select
     gpu_ns,
     unattributed_ns,
     ttft_ns,
+    weight,
     mapFromArrays(arrayFilter((k, t) -> t = 1, keys, rest), arrayFilter((v, t) -> t = 1, strings, rest))
         as attributes_string,
     mapFromArrays(arrayFilter((k, t) -> t = 3, keys, rest), arrayFilter((v, t) -> t = 3, ints, rest))
         as attributes_int,
-    mapFromArrays(arrayFilter((k, t) -> t = 4, keys, rest), arrayFilter((v, t) -> t = 4, vals.double_value, rest))
+    mapFromArrays(arrayFilter((k, t) -> t = 4, keys, rest), arrayFilter((v, t) -> t = 4, doubles, rest))
         as attributes_double,
     mapFromArrays(arrayFilter((k, t) -> t = 2, keys, rest), arrayFilter((v, t) -> t = 2, vals.bool_value, rest))
         as attributes_bool,

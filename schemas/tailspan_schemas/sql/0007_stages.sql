@@ -14,6 +14,8 @@ create view if not exists tailspan.stages -- noqa: PRS
     gpu_ns Int64 comment 'Device time within the stage, ns; -1 = no device measured',
     first_step Int64 comment 'First engine step of a prefill or decode stage',
     last_step Int64 comment 'Last engine step of a prefill or decode stage',
+    weight Float64 comment 'How many stages the span stands for; 1 unless sampled',
+    whole_weight UInt64 comment 'weight as a whole number, right in the mean; for weighted quantiles',
     status_code Int8 comment 'OTLP status: 0 unset, 1 ok, 2 error'
 )
 as
@@ -32,6 +34,8 @@ select
     gpu_ns,
     first_step,
     last_step,
+    weight,
+    whole_weight,
     status_code
 from tailspan.spans
 where role = 'stage'

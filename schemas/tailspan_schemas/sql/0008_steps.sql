@@ -18,6 +18,8 @@ create view if not exists tailspan.steps -- noqa: PRS
     waiting Int64 comment 'Requests that waited for the scheduler, count',
     preempted Int64 comment 'Requests evicted, count',
     kv_usage_ratio Float64 comment 'Share of the KV cache in use, 0 to 1',
+    weight Float64 comment 'How many steps the span stands for; 1 unless sampled',
+    whole_weight UInt64 comment 'weight as a whole number, right in the mean; for weighted quantiles',
     status_code Int8 comment 'OTLP status: 0 unset, 1 ok, 2 error'
 )
 as
@@ -40,6 +42,8 @@ select
     attributes_int['tailspan.step.waiting'] as waiting,
     attributes_int['tailspan.step.preempted'] as preempted,
     attributes_double['tailspan.step.kv_usage_ratio'] as kv_usage_ratio,
+    weight,
+    whole_weight,
     status_code
 from tailspan.spans
 where role = 'step'

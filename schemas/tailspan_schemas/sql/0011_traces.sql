@@ -11,6 +11,8 @@ create table if not exists tailspan.traces -- noqa: PRS
     error_count SimpleAggregateFunction(sum, UInt64) comment 'Spans with status error, count' codec(T64, ZSTD(1)),
     request_count SimpleAggregateFunction(sum, UInt64) comment 'Request spans, count' codec(T64, ZSTD(1)),
     step_count SimpleAggregateFunction(sum, UInt64) comment 'Engine step spans, count' codec(T64, ZSTD(1)),
+    weight SimpleAggregateFunction(max, Float64)
+        comment 'How many traces this one stands for: the largest weight of its spans' codec(ZSTD(1)),
     root_service SimpleAggregateFunction(max, LowCardinality(String))
         comment 'Service of the span without parent; empty if not seen',
     root_name SimpleAggregateFunction(max, LowCardinality(String))

@@ -9,6 +9,7 @@ select
     countIf(status_code = 2) as error_count,
     countIf(role = 'request') as request_count,
     countIf(role = 'step') as step_count,
+    max(spans.weight) as weight,
     max(if(parent_span_id = toFixedString('', 8), service, '')) as root_service,
     max(if(parent_span_id = toFixedString('', 8), name, '')) as root_name
 from tailspan.spans

@@ -8,6 +8,7 @@ create view if not exists tailspan.trace_summaries -- noqa: PRS
     error_count UInt64 comment 'Spans with status error, count',
     request_count UInt64 comment 'Request spans, count',
     step_count UInt64 comment 'Engine step spans, count',
+    weight Float64 comment 'How many traces this one stands for; 1 unless sampled',
     root_service LowCardinality(String) comment 'Service of the span without parent; empty if not seen',
     root_name LowCardinality(String) comment 'Name of the span without parent; empty if not seen'
 )
@@ -21,6 +22,7 @@ select
     sum(traces.error_count) as error_count,
     sum(traces.request_count) as request_count,
     sum(traces.step_count) as step_count,
+    max(traces.weight) as weight,
     max(traces.root_service) as root_service,
     max(traces.root_name) as root_name
 from tailspan.traces
