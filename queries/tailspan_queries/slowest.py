@@ -62,7 +62,7 @@ def render_slowest(requests: list[SlowRequest], width: int = PLAIN_WIDTH) -> Ren
     table.add_column("trace", no_wrap=True, min_width=TRACE_ID if width >= PLAIN_WIDTH else SHORT_ID)
     table.add_column("began (UTC)", no_wrap=True, min_width=14)
     for title in ("e2e", "TTFT", "in", "out"):
-        table.add_column(title, justify="right", no_wrap=True, min_width=6 if title in ("e2e", "TTFT") else 3)
+        table.add_column(title, justify="right", no_wrap=True, min_width=7 if title in ("e2e", "TTFT") else 3)
     table.add_column("slow in", no_wrap=True, min_width=12)
     table.add_column("", justify="right", no_wrap=True, min_width=4)
     table.add_column("model", no_wrap=True, overflow="ellipsis")
