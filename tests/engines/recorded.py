@@ -11,6 +11,7 @@ from tailspan.agent.decode import Step
 from tailspan.agent.join import Finished, Joiner
 from tailspan.agent.model import Interval, RequestState
 from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
+from tailspan.agent.timeline import Timeline
 from tailspan.agent.worker import WorkerRings
 
 
@@ -28,7 +29,7 @@ class Traced:
     @property
     def stages(self) -> list[Interval]:
         """The partition of the request."""
-        return partition(self.state, self.begin_ns, self.end_ns, self.finished.steps)
+        return partition(self.state, self.begin_ns, self.end_ns, Timeline(self.finished.steps))
 
     @property
     def stage_names(self) -> list[str]:

@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from tailspan import attributes as attr
+from tailspan.engines import transformers_serve
+from tailspan.recorder import begin_request, now_ns
 from tests.engines.recorded import INPUT, OUTPUT, Recorded, Traced
 from tests.engines.serving import Server, serve
 
@@ -215,3 +217,16 @@ def test_an_exception_in_the_model(
     assert len(request.token_times) == 2
     assert (request.state.first_chunk_ns is not None) is stream
     request.check_boundaries(GAP_MS)
+
+
+def test_model_names_that_clients_make_up_do_not_fill_the_ring(recorded: Recorded) -> None:
+    """Every request keeps the name it asked for, but only a few become names that the ring registers."""
+    names = [f"model-{number}" for number in range(100)] + ["x" * 230]
+    for name in names:
+        request = begin_request("POST", now_ns())
+        transformers_serve._describe(request, name, stream=True)
+        request.end(now_ns())
+    traced = recorded.wait(len(names))
+    assert [request[attr.GEN_AI_MODEL] for request in traced] == names
+    assert all(request[attr.GEN_AI_STREAM] is True for request in traced)
+    assert len(transformers_serve._models) <= transformers_serve.MAX_MODELS

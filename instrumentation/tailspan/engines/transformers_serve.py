@@ -19,9 +19,11 @@ from tailspan.engines.transformers_generate import submitted_ns, waiting_calls
 from tailspan.engines.transformers_models import pool
 from tailspan.guard import Guard
 from tailspan.patching import Target
-from tailspan.recorder import AttributeSet, current_request, now_ns
+from tailspan.recorder import AttributeSet, Request, current_request, now_ns
 
+MAX_MODELS, MAX_MODEL_LENGTH = 32, 200
 _GUARD = Guard("transformers.serve")
+_models: set[str] = set()
 Function = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -43,10 +45,20 @@ def _entered(handler: Any, body: Any, request_id: str = "") -> None:
     if not isinstance(body, dict):  # the transcription endpoint reads a form by itself
         return
     model = body.get("model") or getattr(handler.model_manager, "force_model", None)
-    request.describe(_asked(model if isinstance(model, str) else "", bool(body.get("stream"))))
     exchange.model_known = isinstance(model, str)
+    _describe(request, model if isinstance(model, str) else "", bool(body.get("stream")))
     if request_id:
         request.text(attr.GEN_AI_RESPONSE_ID, request_id)
+
+
+def _describe(request: Request, model: str, stream: bool) -> None:
+    # The client chooses the name: only a few may become names that a ring keeps.
+    if model in _models or (len(_models) < MAX_MODELS and len(model) <= MAX_MODEL_LENGTH):
+        _models.add(model)
+        request.describe(_asked(model, stream))
+    else:
+        request.describe(_asked("", stream))
+        request.text(attr.GEN_AI_MODEL, model)
 
 
 @lru_cache(maxsize=64)
