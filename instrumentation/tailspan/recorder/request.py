@@ -49,19 +49,14 @@ class Request:
     first one; `ended` once the request is over; `engine_request_id` whatever id the engine uses.
     """
 
-    __slots__ = (
-        "_first_chunk_ns",
-        "_text_busy_ns",
-        "_text_ready_ns",
-        "begin_ns",
-        "ended",
-        "engine_request_id",
-        "flags",
-        "has_output",
-        "key",
-        "recorded",
-        "trace_id",
-    )
+    # Defaults of the class, so that a request that begins sets four fields and not a dozen.
+    recorded = True
+    ended = False
+    has_output = False
+    engine_request_id = ""
+    _first_chunk_ns = 0
+    _text_ready_ns = 0
+    _text_busy_ns = 0
 
     def __init__(self, trace_id: int, key: int, flags: int, begin_ns: int) -> None:
         """Use `begin_request`; this only fills in the fields."""
@@ -69,13 +64,6 @@ class Request:
         self.key = key
         self.flags = flags
         self.begin_ns = begin_ns
-        self.recorded = True
-        self.ended = False
-        self.has_output = False
-        self.engine_request_id = ""
-        self._first_chunk_ns = 0
-        self._text_ready_ns = 0
-        self._text_busy_ns = 0
 
     @property
     def traceparent(self) -> str:
@@ -154,8 +142,8 @@ def begin_request(name: str, begin_ns: int, traceparent: str | None = None) -> R
     else:
         trace_id, parent_id, flags = ring.new_id() << 64 | ring.new_id(), 0, 1
     request = Request(trace_id, ring.new_id(), flags, begin_ns)
-    request.recorded = ring.takes_request()
-    if not request.recorded:
+    if not ring.takes_request():
+        request.recorded = False
         if len(process.unrecorded) >= MAX_UNRECORDED:  # requests that nobody ends
             process.unrecorded.clear()
         process.unrecorded.add(request.key)

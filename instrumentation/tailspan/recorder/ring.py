@@ -29,6 +29,7 @@ ID_BYTES = 4096
 
 STEP = int(Kind.STEP)
 TEXT_ATTRIBUTE, STRING = int(Kind.TEXT_ATTRIBUTE), int(Kind.STRING)
+_unpack_ids = struct.Struct(f"<{ID_BYTES // 8}Q").unpack
 _pack_record = layout.RECORD.pack_into
 _pack_double = layout.DOUBLE_RECORD.pack_into
 _pack_chunk = layout.CHUNK_RECORD.pack_into
@@ -42,7 +43,7 @@ class RingWriter:
     """
 
     __slots__ = (
-        "_descriptor", "_dropped", "_dropped_requests", "_head", "_id_position", "_ids", "_limit", "_map", "_mask",
+        "_descriptor", "_dropped", "_dropped_requests", "_head", "_ids", "_limit", "_map", "_mask",
         "_renew_at", "_slots", "_strings", "path",
     )  # fmt: skip
 
@@ -73,8 +74,7 @@ class RingWriter:
         self._dropped = 0
         self._dropped_requests = 0
         self._renew_at = slots // 2
-        self._ids = b""
-        self._id_position = 0
+        self._ids: list[int] = []
         self._strings: dict[str, int] = {}
         layout.HEADER.pack_into(
             self._map, 0, b"\0" * 8, layout.VERSION, slots, os.getpid(), thread_number,
@@ -133,6 +133,9 @@ class RingWriter:
     def text(self, key: int, name: int, value: str) -> None:
         """Append a text attribute of a request in chunks of 40 bytes, at most `MAX_TEXT_BYTES`."""
         data = value.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+        if len(data) <= layout.CHUNK_BYTES:
+            self._chunk(TEXT_ATTRIBUTE, 1, name, key, data)
+            return
         chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
         for number in range(chunks):
             part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
@@ -169,11 +172,11 @@ class RingWriter:
 
         Strong randomness from the kernel, fetched for hundreds of ids at a time; only this thread reads the rest.
         """
-        position = self._id_position
-        if position >= len(self._ids):
-            self._ids, position = os.urandom(ID_BYTES), 0
-        self._id_position = position + 8
-        return int.from_bytes(self._ids[position : position + 8], "big") or self.new_id()
+        try:
+            return self._ids.pop()
+        except IndexError:
+            self._ids = [number for number in _unpack_ids(os.urandom(ID_BYTES)) if number]
+            return self._ids.pop()
 
     def string(self, value: str) -> int:
         """Return the id of a string in this ring; the first use writes its bytes."""
