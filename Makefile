@@ -4,6 +4,7 @@
 #   make test [ARGS="tests/queries -k p99"]
 #   make lint
 #   make bench [ONLY=recorder]
+#   make soak [ARGS="-k kill"]              some minutes of kills, forks, clock steps and failures
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 # Paths below are relative, so that the checkout may lie in a folder whose name has a space.
@@ -15,10 +16,10 @@ export PIP_ROOT_USER_ACTION := ignore
 export HF_HUB_OFFLINE := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench soak clean
 
 help:
-	@sed -n '3,9s/^# \{0,3\}//p' Makefile
+	@sed -n '3,10s/^# \{0,3\}//p' Makefile
 
 demo: $(VENV)/demo-installed
 	$(BIN)/tailspan demo $(ARGS)
@@ -34,6 +35,9 @@ lint: $(VENV)/dev-installed
 
 bench: $(VENV)/dev-installed
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+soak: $(VENV)/dev-installed
+	$(BIN)/python -m pytest tests/soak -m soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

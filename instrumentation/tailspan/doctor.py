@@ -22,7 +22,7 @@ from tailspan import engines, patch_config
 from tailspan.agent import settings as agent_settings
 from tailspan.errors import UserError
 from tailspan.patching import check
-from tailspan.recorder.ring import RingReader
+from tailspan.recorder.reader import RingReader
 from tailspan.settings import Settings
 from tailspan.version import __version__
 

@@ -56,7 +56,7 @@ class Traced:
     @property
     def token_times(self) -> list[int]:
         """Host times of the steps that gave this request a token."""
-        return token_times_ns(self.state, self.finished.steps)
+        return token_times_ns(self.state, Timeline(self.finished.steps))
 
     def __getitem__(self, key: str) -> object:
         """An attribute of the request."""

@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 import pytest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from tailspan.agent import outbox as outbox_module
@@ -23,6 +22,8 @@ from tailspan.agent.exporters import exporters
 from tailspan.agent.ledger import ledger
 from tailspan.agent.outbox import Outbox
 from tailspan.agent.pipeline import Pipeline
+from tailspan.agent.reporting import ReportingSpanExporter
+from tailspan.agent.span import Span
 from tailspan.agent.spans import SpanBuilder
 from tests.support.finished import finished
 from tests.support.otlp_endpoints import Certificate, GrpcEndpoint, HttpEndpoint, self_signed
@@ -43,17 +44,22 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return self_signed(tmp_path_factory.mktemp("tls"))
 
 
-def spans_of(count: int = 1) -> list[ReadableSpan]:
+def spans_of(count: int = 1) -> list[Span]:
     """Return the spans of so many requests, 8 each."""
     builder = SpanBuilder(Resource({"service.name": "svc"}), time.time_ns())
     accounts = [ledger(finished()) for _ in range(count)]
     return [span for account in accounts if account is not None for span in builder.request(account)]
 
 
+def export(exporter: ReportingSpanExporter, count: int = 1) -> SpanExportResult:
+    """Export the spans of so many requests, as an outbox does."""
+    return exporter.export([exporter.prepare(span) for span in spans_of(count)])
+
+
 def send_both(count: int = 1) -> None:
     """Export requests as spans and metrics by whatever the environment says."""
     (exporter,) = exporters()
-    assert exporter.export(spans_of(count)) is SpanExportResult.SUCCESS
+    assert export(exporter, count) is SpanExportResult.SUCCESS
     exporter.shutdown()
     line = Pipeline(SpanBuilder(Resource({"service.name": "svc"}), 0), [])
     line.emit([finished()], [])
@@ -85,7 +91,7 @@ def test_tls_with_a_private_authority(monkeypatch: pytest.MonkeyPatch, certifica
     with KINDS[protocol](certificate) as endpoint:
         configure(monkeypatch, protocol, endpoint.endpoint, TIMEOUT="1")
         (distrusting,) = exporters()
-        assert distrusting.export(spans_of()) is SpanExportResult.FAILURE
+        assert export(distrusting) is SpanExportResult.FAILURE
         distrusting.shutdown()
         assert not endpoint.received.spans
         configure(monkeypatch, protocol, endpoint.endpoint, CERTIFICATE=str(certificate.certificate), TIMEOUT="10")
@@ -154,7 +160,7 @@ def test_an_endpoint_that_hangs_costs_no_more_than_the_timeout(monkeypatch: pyte
         configure(monkeypatch, protocol, endpoint.endpoint, TIMEOUT="1")
         (exporter,) = exporters()
         begun = time.monotonic()
-        assert exporter.export(spans_of()) is SpanExportResult.FAILURE
+        assert export(exporter) is SpanExportResult.FAILURE
         assert 0.8 < time.monotonic() - begun < 5
         assert (exporter.failures, exporter.refused) == (1, False)
         exporter.shutdown()
@@ -185,7 +191,7 @@ def test_data_that_is_refused_differs_from_an_endpoint_in_trouble(
     with KINDS[protocol](**options) as endpoint:
         configure(monkeypatch, protocol, endpoint.endpoint, TIMEOUT="1")
         (exporter,) = exporters()
-        assert exporter.export(spans_of()) is SpanExportResult.FAILURE
+        assert export(exporter) is SpanExportResult.FAILURE
         assert exporter.refused is refused
         exporter.shutdown()
 
@@ -208,9 +214,9 @@ def test_what_repeats_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: py
     with GrpcEndpoint(behave=behave) as endpoint:
         configure(monkeypatch, "grpc", endpoint.endpoint)
         (exporter,) = exporters()
-        results = [exporter.export(spans_of()) for _ in range(4)]
+        results = [export(exporter) for _ in range(4)]
         failing.clear()
-        results += [exporter.export(spans_of()) for _ in range(2)]
+        results += [export(exporter) for _ in range(2)]
         exporter.shutdown()
     assert [result is SpanExportResult.SUCCESS for result in results] == [False] * 4 + [True] * 2
     assert exporter.failures == 4

@@ -16,7 +16,8 @@ from tailspan import attributes as attr
 from tailspan.agent.flight import Drops
 from tailspan.recorder import begin_request, process
 from tailspan.recorder.engine import Engine
-from tailspan.recorder.ring import RingReader, RingWriter
+from tailspan.recorder.reader import RingReader
+from tailspan.recorder.ring import RingWriter
 from tailspan.settings import WORKER_DIR, Settings
 from tests.support.otlp_sink import OtlpSink, attributes_of
 

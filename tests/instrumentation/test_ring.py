@@ -15,7 +15,8 @@ from tailspan.agent.decode import Record, RingDecoder, Step
 from tailspan.recorder import begin_request, process
 from tailspan.recorder.engine import Engine
 from tailspan.recorder.layout import SLOT_BYTES, Kind
-from tailspan.recorder.ring import MAX_STRINGS, OVERFLOW_STRING, RingReader, RingWriter
+from tailspan.recorder.reader import RingReader
+from tailspan.recorder.ring import MAX_STRINGS, OVERFLOW_STRING, RingWriter
 
 
 def drain(reader: RingReader) -> list[bytes]:

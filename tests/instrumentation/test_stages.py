@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +11,7 @@ from tailspan import attributes as attr
 from tailspan.agent.decode import Step
 from tailspan.agent.model import Interval, Membership, RequestState
 from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
+from tailspan.agent.timeline import Timeline
 
 
 def step(number: int, begin_ns: int, end_ns: int) -> Step:
@@ -40,11 +43,12 @@ def orderly() -> RequestState:
 
 
 STEPS = {1: step(1, 300, 500), 2: step(2, 510, 600), 3: step(3, 600, 700)}
+TIMELINE, NOTHING = Timeline(STEPS), Timeline({})
 
 
 def test_an_orderly_request_is_cut_at_its_boundaries() -> None:
     """Each stage lies between its two boundaries; only the pause before the tokenizer is unattributed."""
-    stages = partition(orderly(), 0, 1000, STEPS)
+    stages = partition(orderly(), 0, 1000, TIMELINE)
     assert walls(stages) == [
         ("receive", 50),
         ("tokenize", 40),
@@ -60,7 +64,7 @@ def test_an_orderly_request_is_cut_at_its_boundaries() -> None:
 
 def test_busy_time_is_the_work_not_the_waiting() -> None:
     """Queue is idle, decode is busy while steps run, the tokenizer for the sum of its calls."""
-    busy = {stage.stage: stage.busy_ns for stage in partition(orderly(), 0, 1000, STEPS)}
+    busy = {stage.stage: stage.busy_ns for stage in partition(orderly(), 0, 1000, TIMELINE)}
     assert busy["queue"] == 0
     assert busy["tokenize"] == 35
     assert busy["prefill"] == 200
@@ -73,7 +77,7 @@ def test_an_eviction_is_cut_out_of_decode() -> None:
     request = orderly()
     request.memberships = [Membership(1, 300, 0, leave_step=2, leave_ns=600), Membership(3, 650, 0)]
     named: dict[str, int] = {}
-    for stage, wall in walls(partition(request, 0, 1000, STEPS)):
+    for stage, wall in walls(partition(request, 0, 1000, TIMELINE)):
         named[stage] = named.get(stage, 0) + wall
     assert named["preempted"] == 50
     assert named["decode"] == 150
@@ -83,7 +87,7 @@ def test_a_request_that_died_in_the_queue_ends_there() -> None:
     """Without a first step the rest of the request is queue."""
     request = orderly()
     request.memberships, request.first_token_ns, request.finish_ns, request.text_ready_ns = [], None, None, None
-    assert walls(partition(request, 0, 1000, {}))[-1] == ("queue", 880)
+    assert walls(partition(request, 0, 1000, NOTHING))[-1] == ("queue", 880)
 
 
 def test_an_abort_in_decode_ends_in_decode() -> None:
@@ -91,21 +95,21 @@ def test_an_abort_in_decode_ends_in_decode() -> None:
     request = orderly()
     request.finish_ns = request.finish_step = request.text_ready_ns = None
     request.end_ns = 640
-    assert walls(partition(request, 0, 640, STEPS))[-1] == ("decode", 140)
+    assert walls(partition(request, 0, 640, TIMELINE))[-1] == ("decode", 140)
 
 
 def test_a_refused_request_is_receive_and_respond() -> None:
     """A bad request never reaches the engine."""
     request = RequestState(key=1, begin_ns=0, end_ns=100, measured=[Interval("receive", 0, 60, 60)])
-    assert walls(partition(request, 0, 100, {})) == [("receive", 60), ("respond", 40)]
+    assert walls(partition(request, 0, 100, NOTHING)) == [("receive", 60), ("respond", 40)]
 
 
 def test_token_times_follow_from_the_steps_and_skip_evictions() -> None:
     """One token a step from the first token on, none while evicted."""
     request = orderly()
-    assert token_times_ns(request, STEPS) == [500, 600, 700]
+    assert token_times_ns(request, TIMELINE) == [500, 600, 700]
     request.memberships = [Membership(1, 300, 0, leave_step=1, leave_ns=500), Membership(3, 650, 0)]
-    assert token_times_ns(request, STEPS) == [500, 700]
+    assert token_times_ns(request, TIMELINE) == [500, 700]
 
 
 def test_steps_that_compute_an_evicted_prompt_again_give_no_token() -> None:
@@ -113,14 +117,14 @@ def test_steps_that_compute_an_evicted_prompt_again_give_no_token() -> None:
     request = orderly()
     request.finish_step = 4
     request.memberships = [Membership(1, 300, 0, 1, 500), Membership(2, 510, 0, first_token_step=3)]
-    assert token_times_ns(request, STEPS | {4: step(4, 700, 800)}) == [500, 700, 800]
+    assert token_times_ns(request, Timeline(STEPS | {4: step(4, 700, 800)})) == [500, 700, 800]
 
 
 def by_hand(*measured: tuple[str, int, int], begin_ns: int = 0, end_ns: int = 1000) -> list[tuple[str, int, int]]:
     """Return the partition of a request without engine as (stage, begin, end)."""
     parts = [Interval(stage, begin, end, end - begin) for stage, begin, end in measured]
     request = RequestState(key=1, begin_ns=begin_ns, end_ns=end_ns, measured=parts)
-    return [(s.stage, s.begin_ns, s.end_ns) for s in partition(request, begin_ns, end_ns, {})]
+    return [(s.stage, s.begin_ns, s.end_ns) for s in partition(request, begin_ns, end_ns, NOTHING)]
 
 
 def test_stages_measured_by_hand_are_taken_as_they_are() -> None:
@@ -149,9 +153,12 @@ def test_output_work_between_decode_parts_is_busy_time_of_the_output_stages() ->
         Interval("decode", 150, 300, 150),
     ]
     request = RequestState(key=1, begin_ns=0, end_ns=1000, measured=parts)
-    assert partition(request, 0, 1000, {}) == [Interval("decode", 0, 300, 250), Interval("detokenize", 300, 300, 30)]
+    assert partition(request, 0, 1000, NOTHING) == [
+        Interval("decode", 0, 300, 250),
+        Interval("detokenize", 300, 300, 30),
+    ]
     request.measured.append(Interval("detokenize", 300, 340, 40))
-    assert partition(request, 0, 1000, {})[-1] == Interval("detokenize", 300, 340, 70)
+    assert partition(request, 0, 1000, NOTHING)[-1] == Interval("detokenize", 300, 340, 70)
 
 
 def test_a_stage_that_began_and_did_not_end_lasts_until_the_request_was_lost() -> None:
@@ -164,7 +171,7 @@ def test_a_stage_that_began_and_did_not_end_lasts_until_the_request_was_lost() -
         Interval("prefill", 310, 0, 0),
     ]
     request = RequestState(key=1, begin_ns=0, end_ns=1000, measured=parts)
-    assert partition(request, 0, 1000, {}) == [
+    assert partition(request, 0, 1000, NOTHING) == [
         Interval("tokenize", 10, 60, 50),
         Interval("queue", 60, 300, 0),
         Interval("prefill", 310, 1000, 690),
@@ -189,7 +196,7 @@ def test_with_an_engine_measured_stages_add_what_it_does_not_say() -> None:
         Interval("detokenize", 710, 740, 30),
         Interval("respond", 800, 900, 100),
     ]
-    stages = partition(request, 0, 1000, STEPS)
+    stages = partition(request, 0, 1000, TIMELINE)
     assert walls(stages)[2:] == [
         ("dispatch", 10),
         ("queue", 190),
@@ -235,7 +242,7 @@ def test_whatever_arrives_the_stages_never_overlap(
         finish_ns=finish,
         text_ready_ns=text,
     )
-    stages = partition(request, 0, 1000, STEPS)
+    stages = partition(request, 0, 1000, TIMELINE)
     position = 0
     for stage in stages:
         assert stage.stage in attr.STAGES
@@ -253,10 +260,70 @@ def test_no_measured_time_is_lost_and_busy_time_fits(parts: list[tuple[str, int,
     """However nested: what a part covers is covered, and no stage worked longer than all its parts."""
     measured = [Interval(stage, begin, begin + length, length) for stage, begin, length in parts]
     request = RequestState(key=1, begin_ns=0, end_ns=1000, measured=measured)
-    stages = partition(request, 0, 1000, {})
+    stages = partition(request, 0, 1000, NOTHING)
     union = {at for _, begin, length in parts for at in range(begin, begin + length)}
     covered = {at for stage in stages for at in range(stage.begin_ns, stage.end_ns)}
     assert union <= covered
     for name in attr.STAGES:
         busy = sum(stage.busy_ns or 0 for stage in stages if stage.stage == name)
         assert busy <= sum(length for stage, _, length in parts if stage == name)
+
+
+step_times = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)), max_size=12)
+
+
+@given(step_times, st.booleans(), st.integers(0, 400), st.integers(0, 400))
+def test_a_timeline_answers_like_a_look_at_every_step(
+    drawn: list[tuple[int, int]], in_order: bool, begin_ns: int, end_ns: int
+) -> None:
+    """Steps in any order, overlapping or not: busy time and step numbers are those of a scan."""
+    drawn = sorted(drawn) if in_order else drawn
+    steps = {number: step(number, begin, begin + length) for number, (begin, length) in enumerate(drawn)}
+    timeline = Timeline(steps)
+    within = [each for each in steps.values() if each.end_ns > begin_ns and each.begin_ns < end_ns]
+    between = (within[0].number, within[-1].number) if within else None
+    assert timeline.between(begin_ns, end_ns) == between
+    busy_ns = sum(max(0, min(each.end_ns, end_ns) - max(each.begin_ns, begin_ns)) for each in steps.values())
+    assert timeline.busy_ns(begin_ns, end_ns) == max(0, min(busy_ns, end_ns - begin_ns))
+
+
+maybe_step = st.one_of(st.none(), st.integers(0, 12))
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), maybe_step, maybe_step), max_size=4), st.integers(0, 12), maybe_step)
+def test_token_times_are_those_of_every_step_that_counts(
+    parts: list[tuple[int, int | None, int | None]], first: int, finish: int | None
+) -> None:
+    """However the memberships lie, each step in one of them and past its prompt gives one token."""
+    steps = {number: step(number, number * 10, number * 10 + 10) for number in range(10)}
+    members = [Membership(join, 0, 0, leave, 0, first_token_step=again) for join, leave, again in parts]
+    request = RequestState(key=1, first_token_step=first, first_token_ns=7, finish_step=finish, memberships=members)
+    last = 9 if finish is None else finish
+    counted = [
+        number
+        for number in range(first + 1, last + 1)
+        if number in steps
+        and any(
+            max(part.join_step, part.first_token_step or 0) <= number
+            and (part.leave_step is None or number <= part.leave_step)
+            for part in members
+        )
+    ]
+    assert token_times_ns(request, Timeline(steps)) == [7, *(steps[number].end_ns for number in counted)]
+
+
+def test_a_decode_of_1000_steps_is_not_quadratic() -> None:
+    """Ten times the steps, evictions included, take at most some thirty times the time."""
+
+    def cpu_s(length: int) -> float:
+        steps = {number: step(number, number * 10, number * 10 + 9) for number in range(length)}
+        evictions = [Membership(at, at * 10, 0, at + 5, at * 10 + 59) for at in range(0, length, 10)]
+        request = RequestState(key=1, queued_ns=0, memberships=evictions, first_token_step=0, first_token_ns=9,
+                               finish_step=length - 1, finish_ns=length * 10)  # fmt: skip
+        begin_s = time.thread_time()
+        assert len(partition(request, 0, length * 10, Timeline(steps))) >= length / 5 - 1
+        assert len(token_times_ns(request, Timeline(steps))) >= length / 2
+        return time.thread_time() - begin_s
+
+    cpu_s(100)
+    assert min(cpu_s(10_000) for _ in range(3)) < 30 * min(cpu_s(1_000) for _ in range(3))

@@ -15,6 +15,7 @@ from tailspan.agent.join import Finished, FinishedStep
 from tailspan.agent.model import EngineState, Interval, Membership, RequestState
 from tailspan.agent.pipeline import Pipeline
 from tailspan.agent.settings import AgentSettings
+from tailspan.agent.span import Span, readable
 from tailspan.agent.spans import SpanBuilder
 
 MS = 1_000_000
@@ -77,8 +78,8 @@ class Box:
         self.exported = 5
         self.dropped = 1
 
-    def put(self, spans: Sequence[ReadableSpan]) -> None:
-        self.spans += spans
+    def put(self, spans: Sequence[Span]) -> None:
+        self.spans += map(readable, spans)
 
 
 def pipeline(settings: AgentSettings | None = None, *boxes: Box, **options: Any) -> Pipeline:

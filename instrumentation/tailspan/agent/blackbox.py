@@ -22,7 +22,7 @@ from tailspan.agent.ledger import ledger
 from tailspan.agent.model import EngineState, RequestState
 from tailspan.errors import UserError
 from tailspan.recorder.layout import Kind
-from tailspan.recorder.ring import RingHeader, read_history
+from tailspan.recorder.reader import RingHeader, read_history
 
 _TIMES = {Kind.BEGIN: "a", Kind.QUEUED: "a", Kind.JOIN: "b", Kind.FIRST_TOKEN: "b", Kind.LEAVE: "b", Kind.FINISH: "b",
           Kind.STAGE: "b", Kind.END: "a"}  # fmt: skip

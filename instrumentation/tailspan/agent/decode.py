@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tailspan.recorder import layout
 from tailspan.recorder.layout import AttributeType, Kind
@@ -16,8 +16,7 @@ from tailspan.recorder.layout import AttributeType, Kind
 Value = str | bool | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record about a request; see `layout.Kind` for the meaning of the numbers."""
 
     kind: Kind
@@ -32,8 +31,7 @@ class Record:
     value: Value | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One engine step as the worker saw it; times in monotonic ns, `kv_usage_ratio` None when unknown."""
 
     engine: str
@@ -48,8 +46,7 @@ class Step:
     kv_usage_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
+class EngineInfo(NamedTuple):
     """The software and model behind an engine id."""
 
     engine: str
@@ -58,6 +55,13 @@ class EngineInfo:
 
 
 Event = Record | Step | EngineInfo
+
+
+# Plain numbers: looking a member up in an enumeration costs a good part of a record.
+_KINDS = {int(kind): kind for kind in Kind}
+_STRING, _ATTRIBUTE, _TEXT_ATTRIBUTE = int(Kind.STRING), int(Kind.ATTRIBUTE), int(Kind.TEXT_ATTRIBUTE)
+_STEP, _ENGINE = int(Kind.STEP), int(Kind.ENGINE)
+_DOUBLE_TYPE, _BOOL_TYPE, _STRING_TYPE = int(AttributeType.DOUBLE), int(AttributeType.BOOL), int(AttributeType.STRING)
 
 
 class RingDecoder:
@@ -73,16 +77,23 @@ class RingDecoder:
 
     def decode(self, slots: Iterable[bytes]) -> Iterator[Event]:
         """Yield the events of the slots; raises `ValueError` at a record of unknown kind."""
+        unpack, name_of = layout.RECORD.unpack, self._strings.get
         for slot in slots:
-            kind = Kind(int.from_bytes(slot[:2], "little"))
-            if kind is Kind.STEP:
-                yield self._step(slot)
-            elif kind is Kind.STRING:
+            number, flags, name, key, a, b, c, d, e, _ = unpack(slot)
+            kind = _KINDS.get(number)
+            if kind is None:
+                raise ValueError(f"{number} is not a valid {Kind.__name__}")
+            if number == _STRING:
                 self._string(slot)
-            elif kind is Kind.TEXT_ATTRIBUTE:
+            elif number == _STEP:
+                yield self._step(slot)
+            elif number == _TEXT_ATTRIBUTE:
                 yield from self._text(slot)
+            elif number == _ENGINE:
+                yield EngineInfo(name_of(name, ""), name_of(a, ""), name_of(b, ""))
             else:
-                yield self._record(kind, slot)
+                value = self._value(flags, a, slot) if number == _ATTRIBUTE else None
+                yield Record(kind, key, name_of(name, ""), flags, a, b, c, d, e, value)
 
     def _string(self, slot: bytes) -> None:
         _, chunk, name, length, data, _ = layout.CHUNK_RECORD.unpack(slot)
@@ -102,19 +113,12 @@ class RingDecoder:
         else:
             self._texts[key, name] = text
 
-    def _record(self, kind: Kind, slot: bytes) -> Event:
-        _, flags, name, key, a, b, c, d, e, _ = layout.RECORD.unpack(slot)
-        if kind is Kind.ENGINE:
-            return EngineInfo(self._name(name), self._name(a), self._name(b))
-        value = self._value(flags, a, slot) if kind is Kind.ATTRIBUTE else None
-        return Record(kind, key, self._name(name), flags, a, b, c, d, e, value)
-
     def _value(self, flags: int, a: int, slot: bytes) -> Value:
-        if flags == AttributeType.DOUBLE:
+        if flags == _DOUBLE_TYPE:
             return float(layout.DOUBLE_RECORD.unpack(slot)[4])
-        if flags == AttributeType.BOOL:
+        if flags == _BOOL_TYPE:
             return bool(a)
-        return self._name(a) if flags == AttributeType.STRING else a
+        return self._name(a) if flags == _STRING_TYPE else a
 
     def _step(self, slot: bytes) -> Step:
         (_, _, engine, number, begin, end, prefill, decode, requests, waiting, preempted, kv_usage, _) = (

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from tailspan import attributes as attr
 from tailspan.agent.decode import Value
 from tailspan.agent.join import Finished, Joiner, steps_of
 from tailspan.agent.ledger import ledger
 from tailspan.agent.model import EngineState, RequestState
+from tailspan.agent.span import Span
 from tailspan.agent.spans import SpanBuilder
 from tailspan.ids import new_span_id
 
@@ -40,14 +39,14 @@ class Drops:
         return bool(self.records or self.requests or self.spans)
 
 
-def crash(builder: SpanBuilder, joiner: Joiner, pid: int, lost: list[RequestState], at_ns: int) -> ReadableSpan:
+def crash(builder: SpanBuilder, joiner: Joiner, pid: int, lost: list[RequestState], at_ns: int) -> Span:
     """Return the event of a process that disappeared with open requests."""
     engine = joiner.engines.get(next((request.engine for request in lost if request.engine), ""))
     attributes: dict[str, Value] = {attr.WORKER_PID: pid, attr.WORKER_OPEN_REQUESTS: len(lost)}
     return builder.event(attr.EVENT_CRASH, at_ns, attributes | _engine(engine), lost)
 
 
-def drops(builder: SpanBuilder, new: Drops, at_ns: int) -> ReadableSpan:
+def drops(builder: SpanBuilder, new: Drops, at_ns: int) -> Span:
     """Return the event of records, requests or spans that were dropped since the last one."""
     attributes: dict[str, Value] = {
         attr.DROPPED_RECORDS: new.records,
@@ -65,9 +64,9 @@ class StallWatch:
         self.timeout_ns = timeout_ns
         self._told: set[str] = set()
 
-    def look(self, joiner: Joiner, builder: SpanBuilder, now_ns: int) -> list[ReadableSpan]:
+    def look(self, joiner: Joiner, builder: SpanBuilder, now_ns: int) -> list[Span]:
         """Return the events of stalls that began to count since the last look, with snapshots of their requests."""
-        spans: list[ReadableSpan] = []
+        spans: list[Span] = []
         for engine, requests in _waiting(joiner).items():
             silent_ns = now_ns - _last_sign(joiner.engines.get(engine), requests)
             if not self.timeout_ns or silent_ns < self.timeout_ns:
@@ -79,7 +78,7 @@ class StallWatch:
 
     def _stall(
         self, joiner: Joiner, builder: SpanBuilder, name: str, requests: list[RequestState], silent_ns: int, now_ns: int
-    ) -> list[ReadableSpan]:
+    ) -> list[Span]:
         engine = joiner.engines.get(name)
         attributes: dict[str, Value] = {
             attr.WORKER_PID: requests[0].pid,
@@ -94,7 +93,7 @@ class StallWatch:
 
 def snapshot(
     builder: SpanBuilder, joiner: Joiner, request: RequestState, now_ns: int, outcome: str, reason: str
-) -> list[ReadableSpan]:
+) -> list[Span]:
     """Return the spans of an open request up to the stage that it is in, as a failed one with ids of its own."""
     now = replace(request, key=new_span_id(), end_ns=now_ns, outcome=outcome, error_type=reason)
     engine = joiner.engines.get(request.engine)

@@ -16,9 +16,7 @@ _BUCKETS_PER_OCTAVE = 1 << SCALE
 
 def bucket(gap_ns: int) -> int:
     """Return the bucket of a gap; gaps below 2 ns, tokens of one step, are bucket 0."""
-    if gap_ns < 2:
-        return 0
-    return math.ceil(math.log2(gap_ns) * _BUCKETS_PER_OCTAVE) - 1
+    return _buckets((gap_ns,))[0]
 
 
 def bounds_ns(index: int) -> tuple[float, float]:
@@ -28,5 +26,10 @@ def bounds_ns(index: int) -> tuple[float, float]:
 
 def encode(gaps_ns: Iterable[int]) -> str:
     """Return the histogram of the gaps, for example `812:3 815:9`; an empty string without gaps."""
-    counts = Counter(map(bucket, gaps_ns))
-    return " ".join(f"{index}:{count}" for index, count in sorted(counts.items()))
+    counts = Counter(_buckets(gaps_ns))
+    return " ".join([f"{index}:{count}" for index, count in sorted(counts.items())])
+
+
+def _buckets(gaps_ns: Iterable[int]) -> list[int]:
+    log2, ceil = math.log2, math.ceil
+    return [ceil(log2(gap_ns) * _BUCKETS_PER_OCTAVE) - 1 if gap_ns >= 2 else 0 for gap_ns in gaps_ns]

@@ -12,6 +12,7 @@ import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tailspan import attributes as attr
 from tailspan.agent.decode import EngineInfo, Event, Record, Step
@@ -265,9 +266,13 @@ def _attribute(request: RequestState, record: Record) -> None:
         request.attributes[record.name] = record.value
 
 
+# Many requests share a set of attributes.
+_parsed = lru_cache(1024)(json.loads)
+
+
 def _attributes(request: RequestState, record: Record) -> None:
     try:
-        request.attributes |= json.loads(record.name)
+        request.attributes |= _parsed(record.name)
     except ValueError:  # longer than a name may be, so cut; or its registration was dropped
         return
 

@@ -6,15 +6,14 @@ Units: monotonic ns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import sub
 
 from tailspan import attributes as attr
-from tailspan.agent.decode import Step
 from tailspan.agent.join import Finished
 from tailspan.agent.model import EngineState, Interval, RequestState
 from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
+from tailspan.agent.timeline import Timeline
 
 HEALTHY = ("ok", "cancelled")
 """Outcomes that are nobody's fault."""
@@ -26,7 +25,7 @@ class Ledger:
 
     request: RequestState
     engine: EngineState | None
-    steps: Mapping[int, Step]
+    timeline: Timeline
     begin_ns: int
     end_ns: int
     stages: tuple[Interval, ...]
@@ -66,15 +65,16 @@ def ledger(finished: Finished) -> Ledger | None:
     if request.begin_ns is None or request.end_ns is None:
         return None
     begin_ns, end_ns = request.begin_ns, max(request.begin_ns, request.end_ns)
-    tokens_ns = token_times_ns(request, finished.steps)
+    timeline = Timeline(finished.steps)
+    tokens_ns = token_times_ns(request, timeline)
     first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
     return Ledger(
         request=request,
         engine=finished.engine,
-        steps=finished.steps,
+        timeline=timeline,
         begin_ns=begin_ns,
         end_ns=end_ns,
-        stages=tuple(partition(request, begin_ns, end_ns, finished.steps)),
+        stages=tuple(partition(request, begin_ns, end_ns, timeline)),
         ttft_ns=first_ns - begin_ns if first_ns is not None and begin_ns <= first_ns <= end_ns else None,
-        gaps_ns=tuple(later - earlier for earlier, later in pairwise(tokens_ns)),
+        gaps_ns=tuple(map(sub, tokens_ns[1:], tokens_ns)),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tailspan.agent.decode import Step, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """A part of a request's time. Monotonic ns; `busy_ns` None when it is not known."""
 
     stage: str

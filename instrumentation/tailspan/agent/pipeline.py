@@ -9,8 +9,6 @@ import atexit
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from opentelemetry.sdk.trace import ReadableSpan
-
 from tailspan.agent.counters import Counters, of_outboxes
 from tailspan.agent.join import Finished, FinishedStep
 from tailspan.agent.ledger import Ledger, ledger
@@ -19,6 +17,7 @@ from tailspan.agent.outbox import Outbox
 from tailspan.agent.readers import readers
 from tailspan.agent.sampling import Sampler
 from tailspan.agent.settings import AgentSettings
+from tailspan.agent.span import Span
 from tailspan.agent.spans import SpanBuilder
 from tailspan.guard import Guard
 
@@ -48,7 +47,7 @@ class Pipeline:
 
     def emit(self, requests: Sequence[Finished], steps: Sequence[FinishedStep]) -> None:
         """Measure everything, and queue the spans of what is kept."""
-        spans: list[ReadableSpan] = []
+        spans: list[Span] = []
         for account in filter(None, map(ledger, requests)):
             spans += self._request(account)
         for step in steps:
@@ -60,7 +59,7 @@ class Pipeline:
                 spans.append(self.builder.step(step, weight))
         self.send(spans)
 
-    def send(self, spans: Sequence[ReadableSpan]) -> None:
+    def send(self, spans: Sequence[Span]) -> None:
         """Queue spans for every destination."""
         for outbox in self.outboxes:
             outbox.put(spans)
@@ -73,7 +72,7 @@ class Pipeline:
             with _GUARD:
                 metrics.close(timeout_s)
 
-    def _request(self, account: Ledger) -> list[ReadableSpan]:
+    def _request(self, account: Ledger) -> list[Span]:
         weight = self._sampler.request(account) if self.outboxes else 0.0
         if self._metrics is not None:
             with _GUARD:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from tailspan.agent.span import Span, readable
 
 logger = logging.getLogger("tailspan.agent")
 _EXPORTERS = logging.getLogger("opentelemetry.exporter")
@@ -88,6 +89,8 @@ class ReportingSpanExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter, destination: str) -> None:
         self.exporter = exporter
+        self.prepare: Callable[[Span], Any] = getattr(exporter, "prepare", readable)
+        """Makes of a span what `export` takes."""
         self.trouble = Trouble("spans", destination)
         self._said = _LastWords()
         _silence()
@@ -102,8 +105,8 @@ class ReportingSpanExporter(SpanExporter):
         """Whether the last export failed because of these very spans, so that sending them again cannot help."""
         return self.trouble.refused
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export a batch."""
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        """Export a batch of prepared spans."""
         try:
             with self._said:
                 done = self.exporter.export(spans) is SpanExportResult.SUCCESS

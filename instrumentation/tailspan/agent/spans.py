@@ -5,12 +5,11 @@ All spans of one request use one offset from monotonic to wall time, so a child 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import struct
+from collections.abc import Iterable, Mapping
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from tailspan import attributes as attr
 from tailspan.agent import histogram
@@ -18,59 +17,57 @@ from tailspan.agent.decode import Value
 from tailspan.agent.join import FinishedStep
 from tailspan.agent.ledger import Ledger
 from tailspan.agent.model import Interval, RequestState
-from tailspan.ids import new_span_id, new_trace_id
-from tailspan.version import __version__
+from tailspan.agent.span import Link, Span
 
-_SCOPE = InstrumentationScope(attr.SCOPE_NAME, __version__)
-_ENGINE_STAGES = ("prefill", "decode")
+_SAMPLED = 1
+_TOKENS = {"prefill": attr.GEN_AI_INPUT_TOKENS, "decode": attr.GEN_AI_OUTPUT_TOKENS}
+"""The stages of an engine, and what each of them computes."""
+_JOIN_LINKS: dict[str, Mapping[str, Value]] = {event: {attr.STEP_LINK: event} for event in ("join", "leave", "finish")}
+_ID = struct.Struct("=Q")
+_IDS_AT_ONCE = 512
 
 
 class SpanBuilder:
-    """Builds the spans of one worker."""
+    """Builds the spans of one worker; used by one thread."""
 
     def __init__(self, resource: Resource, offset_ns: int) -> None:
         """`offset_ns` is wall time less monotonic time."""
         self.resource = resource
         self.offset_ns = offset_ns
+        self._ids = _Ids()
 
-    def request(self, ledger: Ledger, weight: float = 1.0, *, snapshot: bool = False) -> list[ReadableSpan]:
+    def request(self, ledger: Ledger, weight: float = 1.0, *, snapshot: bool = False) -> list[Span]:
         """Return the request span and one child per stage; a snapshot is of a request that goes on."""
-        request = ledger.request
+        request, resource, offset_ns, new_id = ledger.request, self.resource, self.offset_ns, self._ids.span
         extra = _weight(weight) | ({attr.ROLE: attr.ROLE_SNAPSHOT} if snapshot else {})
-        flags = request.flags | TraceFlags.SAMPLED
-        context = _context(request.trace_id, request.key, flags)
-        parent = None
-        if request.parent_id:
-            parent = _context(request.trace_id, request.parent_id, request.flags, remote=True)
-        status = _error(request) if ledger.failed else Status()
-        root = self._span(
-            request.name, context, parent, SpanKind.SERVER, ledger.begin_ns, ledger.end_ns,
-            self._request_attributes(ledger) | extra, status,
-        )  # fmt: skip
-        children = [
-            self._span(
-                stage.stage, _context(request.trace_id, new_span_id(), flags), context, SpanKind.INTERNAL,
-                stage.begin_ns, stage.end_ns, self._stage_attributes(ledger, stage) | extra,
-                status if stage is ledger.stages[-1] else Status(),
-            )
-            for stage in ledger.stages
+        trace_id, flags = request.trace_id, request.flags | _SAMPLED
+        error = (request.error_type or request.outcome) if ledger.failed else None
+        described = _request_attributes(ledger) | extra
+        spans = [
+            Span(resource, request.name, trace_id, request.key, ledger.begin_ns + offset_ns, ledger.end_ns + offset_ns,
+                 described, flags, request.parent_id, True, error)
         ]  # fmt: skip
-        return [root, *children]
+        last = len(ledger.stages) - 1
+        for number, (stage, attributes) in enumerate(zip(ledger.stages, _stages_attributes(ledger), strict=True)):
+            if extra:
+                attributes.update(extra)
+            spans.append(
+                Span(resource, stage.stage, trace_id, new_id(), stage.begin_ns + offset_ns, stage.end_ns + offset_ns,
+                     attributes, flags, request.key, False, error if number == last else None)
+            )  # fmt: skip
+        return spans
 
-    def event(
-        self, name: str, at_ns: int, attributes: Mapping[str, Value], requests: Iterable[RequestState]
-    ) -> ReadableSpan:
+    def event(self, name: str, at_ns: int, attributes: Mapping[str, Value], requests: Iterable[RequestState]) -> Span:
         """Return a span without length for something that happened to the worker, linked to the requests concerned."""
-        links = [Link(_context(request.trace_id, request.key, request.flags, remote=True)) for request in requests]
-        context = _context(new_trace_id(), new_span_id(), TraceFlags.SAMPLED)
+        links = tuple(Link(request.trace_id, request.key, request.flags) for request in requests)
+        at_ns += self.offset_ns
         described = {attr.ROLE: attr.ROLE_EVENT, **attributes}
-        return self._span(
-            name, context, None, SpanKind.INTERNAL, at_ns, at_ns, described, Status(StatusCode.ERROR, name), links
-        )
+        return Span(self.resource, name, self._ids.trace(), self._ids.span(), at_ns, at_ns, described,
+                    error=name, links=links)  # fmt: skip
 
-    def step(self, finished: FinishedStep, weight: float = 1.0) -> ReadableSpan:
+    def step(self, finished: FinishedStep, weight: float = 1.0) -> Span:
         """Return the span of one engine step, in a trace of its own."""
-        step, engine = finished.step, finished.engine
+        step, engine, offset_ns = finished.step, finished.engine, self.offset_ns
         attributes: dict[str, Value] = {
             attr.ROLE: attr.ROLE_STEP,
             attr.ENGINE_ID: step.engine,
@@ -88,98 +85,93 @@ class SpanBuilder:
             attributes[attr.STEP_KV_USAGE] = step.kv_usage_ratio
         if finished.idle_ns is not None:
             attributes[attr.STEP_IDLE_NS] = finished.idle_ns
-        links = [
-            Link(_context(change.trace_id, change.key, TraceFlags.SAMPLED, remote=True), {attr.STEP_LINK: change.event})
-            for change in finished.changes
-        ]
-        context = _context(new_trace_id(), new_span_id(), TraceFlags.SAMPLED)
-        return self._span(
-            "step", context, None, SpanKind.INTERNAL, step.begin_ns, step.end_ns, attributes, Status(), links
+        links = tuple(
+            Link(change.trace_id, change.key, _SAMPLED, _JOIN_LINKS[change.event]) for change in finished.changes
         )
+        return Span(self.resource, "step", self._ids.trace(), self._ids.span(), step.begin_ns + offset_ns,
+                    step.end_ns + offset_ns, attributes, links=links)  # fmt: skip
 
-    def _request_attributes(self, ledger: Ledger) -> dict[str, Value]:
-        request = ledger.request
-        attributes: dict[str, Value] = {
-            attr.ROLE: attr.ROLE_REQUEST,
-            attr.OUTCOME: request.outcome,
-            attr.UNATTRIBUTED_NS: ledger.unattributed_ns,
-            attr.GEN_AI_LATENCY_E2E: ledger.e2e_ns / 1e9,
-        }
-        attributes.update(request.attributes)
-        if request.http_status:
-            attributes[attr.HTTP_STATUS] = request.http_status
-        if request.error_type:
-            attributes[attr.ERROR_TYPE] = request.error_type
-        if ledger.ttft_ns is not None:
-            attributes[attr.TTFT_NS] = ledger.ttft_ns
-            attributes[attr.GEN_AI_LATENCY_TTFT] = ledger.ttft_ns / 1e9
-        if request.queued_ns is not None:
-            attributes[attr.GEN_AI_LATENCY_QUEUE] = ledger.wall_ns("queue") / 1e9
-        if ledger.engine is not None:
-            attributes[attr.ENGINE_ID] = ledger.engine.engine
-            attributes[attr.ENGINE_NAME] = ledger.engine.software
-            if ledger.engine.model:
-                attributes.setdefault(attr.GEN_AI_MODEL, ledger.engine.model)
-        return attributes
 
-    def _stage_attributes(self, ledger: Ledger, stage: Interval) -> dict[str, Value]:
-        request = ledger.request
-        attributes: dict[str, Value] = {attr.ROLE: attr.ROLE_STAGE, attr.STAGE: stage.stage}
-        if ledger.model:
-            attributes[attr.GEN_AI_MODEL] = ledger.model
+class _Ids:
+    """Random ids like those of `tailspan.ids`, with one system call for many."""
+
+    def __init__(self) -> None:
+        self._pool: list[int] = []
+
+    def span(self) -> int:
+        """Return a non-zero 64-bit id."""
+        if not self._pool:
+            self._pool = [number for (number,) in _ID.iter_unpack(os.urandom(_ID.size * _IDS_AT_ONCE)) if number]
+        return self._pool.pop()
+
+    def trace(self) -> int:
+        """Return a non-zero 128-bit id."""
+        return self.span() << 64 | self.span()
+
+
+def _request_attributes(ledger: Ledger) -> dict[str, Value]:
+    request = ledger.request
+    attributes: dict[str, Value] = {
+        attr.ROLE: attr.ROLE_REQUEST,
+        attr.OUTCOME: request.outcome,
+        attr.UNATTRIBUTED_NS: ledger.unattributed_ns,
+        attr.GEN_AI_LATENCY_E2E: ledger.e2e_ns / 1e9,
+    }
+    attributes.update(request.attributes)
+    if request.http_status:
+        attributes[attr.HTTP_STATUS] = request.http_status
+    if request.error_type:
+        attributes[attr.ERROR_TYPE] = request.error_type
+    if ledger.ttft_ns is not None:
+        attributes[attr.TTFT_NS] = ledger.ttft_ns
+        attributes[attr.GEN_AI_LATENCY_TTFT] = ledger.ttft_ns / 1e9
+    if request.queued_ns is not None:
+        attributes[attr.GEN_AI_LATENCY_QUEUE] = ledger.wall_ns("queue") / 1e9
+    if ledger.engine is not None:
+        attributes[attr.ENGINE_ID] = ledger.engine.engine
+        attributes[attr.ENGINE_NAME] = ledger.engine.software
+        if ledger.engine.model:
+            attributes.setdefault(attr.GEN_AI_MODEL, ledger.engine.model)
+    return attributes
+
+
+def _stages_attributes(ledger: Ledger) -> list[dict[str, Value]]:
+    """Return the attributes of each stage."""
+    common: dict[str, Value] = {attr.ROLE: attr.ROLE_STAGE}
+    if ledger.model:
+        common[attr.GEN_AI_MODEL] = ledger.model
+    found = []
+    for stage in ledger.stages:
+        attributes = {**common, attr.STAGE: stage.stage}
         if stage.busy_ns is not None:
             attributes[attr.BUSY_NS] = stage.busy_ns
-        if stage.stage in _ENGINE_STAGES and ledger.engine is not None:
-            attributes[attr.ENGINE_ID] = ledger.engine.engine
-            attributes.update(_step_range(ledger, stage))
-        tokens = {"prefill": attr.GEN_AI_INPUT_TOKENS, "decode": attr.GEN_AI_OUTPUT_TOKENS}.get(stage.stage)
-        if tokens is not None and tokens in request.attributes:
-            attributes[tokens] = request.attributes[tokens]
-        if stage.stage == "prefill" and request.prefill_steps:
-            attributes[attr.PREFILL_CHUNKS] = request.prefill_steps
-        if stage.stage == "decode" and stage is _last(ledger.stages, "decode"):
-            encoded = histogram.encode(ledger.gaps_ns)
-            if encoded:
-                attributes[attr.ITL_HISTOGRAM] = encoded
-        return attributes
+        if stage.stage in _TOKENS:
+            _add_computed(attributes, ledger, stage)
+        found.append(attributes)
+    return found
 
-    def _span(
-        self, name: str, context: SpanContext, parent: SpanContext | None, kind: SpanKind, begin_ns: int, end_ns: int,
-        attributes: Mapping[str, Value], status: Status, links: Sequence[Link] = (),
-    ) -> ReadableSpan:  # fmt: skip
-        return ReadableSpan(
-            name=name,
-            context=context,
-            parent=parent,
-            resource=self.resource,
-            attributes=attributes,
-            links=links,
-            kind=kind,
-            status=status,
-            start_time=begin_ns + self.offset_ns,
-            end_time=end_ns + self.offset_ns,
-            instrumentation_scope=_SCOPE,
-        )
+
+def _add_computed(attributes: dict[str, Value], ledger: Ledger, stage: Interval) -> None:
+    """Add what only prefill and decode have: steps and tokens."""
+    request = ledger.request
+    if ledger.engine is not None:
+        attributes[attr.ENGINE_ID] = ledger.engine.engine
+        between = ledger.timeline.between(stage.begin_ns, stage.end_ns)
+        if between is not None:
+            attributes[attr.STEP_FIRST], attributes[attr.STEP_LAST] = between
+    tokens = _TOKENS[stage.stage]
+    if tokens in request.attributes:
+        attributes[tokens] = request.attributes[tokens]
+    if stage.stage == "prefill":
+        if request.prefill_steps:
+            attributes[attr.PREFILL_CHUNKS] = request.prefill_steps
+    elif stage is _last(ledger.stages, "decode") and ledger.gaps_ns:
+        attributes[attr.ITL_HISTOGRAM] = histogram.encode(ledger.gaps_ns)
 
 
 def _weight(weight: float) -> dict[str, Value]:
     return {} if weight == 1 else {attr.WEIGHT: weight}
 
 
-def _step_range(ledger: Ledger, stage: Interval) -> dict[str, Value]:
-    numbers = [
-        number for number, step in ledger.steps.items() if step.end_ns > stage.begin_ns and step.begin_ns < stage.end_ns
-    ]
-    return {attr.STEP_FIRST: min(numbers), attr.STEP_LAST: max(numbers)} if numbers else {}
-
-
-def _last(stages: Iterable[Interval], name: str) -> Interval | None:
-    return next((stage for stage in reversed(list(stages)) if stage.stage == name), None)
-
-
-def _error(request: RequestState) -> Status:
-    return Status(StatusCode.ERROR, request.error_type or request.outcome)
-
-
-def _context(trace_id: int, span_id: int, flags: int, *, remote: bool = False) -> SpanContext:
-    return SpanContext(trace_id, span_id, is_remote=remote, trace_flags=TraceFlags(flags))
+def _last(stages: tuple[Interval, ...], name: str) -> Interval | None:
+    return next((stage for stage in reversed(stages) if stage.stage == name), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailspan.agent.decode import Event, RingDecoder
-from tailspan.recorder.ring import RingReader
+from tailspan.recorder.reader import RingReader
 
 logger = logging.getLogger("tailspan.agent")
 
