@@ -23,7 +23,7 @@ class Settings:
     enabled: TAILSPAN_ENABLED; 0 keeps `tailspan run` and `opentelemetry-instrument` from tracing a process.
     strict: TAILSPAN_STRICT=1 re-raises errors inside hooks (tests); default off.
     engines: TAILSPAN_ENGINES, comma-separated names; default all.
-    ring_records: TAILSPAN_RING_RECORDS, records a thread's ring holds, a power of two; 64 bytes each, default 16384.
+    ring_records: TAILSPAN_RING_RECORDS, records a thread's ring holds, a power of two; 64 bytes each, default 32768.
     runtime_dir: TAILSPAN_RUNTIME_DIR, parent of the worker folders; default /dev/shm or the temporary folder.
     exit_timeout_s: TAILSPAN_EXIT_TIMEOUT, seconds a worker that ends waits for delivery, default 5.
     stall_timeout_s: TAILSPAN_STALL_TIMEOUT, seconds without a step after which an engine that has requests counts as
@@ -48,7 +48,7 @@ class Settings:
             enabled=_flag(env, "TAILSPAN_ENABLED"),
             strict=bool(_flag(env, "TAILSPAN_STRICT")),
             engines=chosen_engines(env),
-            ring_records=_power_of_two(env, "TAILSPAN_RING_RECORDS", 16384),
+            ring_records=_power_of_two(env, "TAILSPAN_RING_RECORDS", 32768),
             runtime_dir=Path(env.get("TAILSPAN_RUNTIME_DIR") or _default_runtime_dir()),
             stall_timeout_s=_seconds(env, "TAILSPAN_STALL_TIMEOUT", 60.0),
             exit_timeout_s=_seconds(env, "TAILSPAN_EXIT_TIMEOUT", 5.0),
@@ -87,7 +87,7 @@ def _power_of_two(env: Mapping[str, str], name: str, default: int) -> int:
     if not value:
         return default
     if not value.isdigit() or int(value) < 64 or int(value) & (int(value) - 1):
-        raise UserError(f"{name}={value!r} is not a ring size", "Use a power of two from 64, for example 16384")
+        raise UserError(f"{name}={value!r} is not a ring size", "Use a power of two from 64, for example 32768")
     return int(value)
 
 

@@ -10,23 +10,6 @@ import pytest
 from tests.soak.worker import Worker
 from tests.support.otlp_sink import OtlpSink
 
-FOLDER = Path(__file__).parent
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
-    config.addinivalue_line("markers", "soak: takes minutes; only run when asked for with -m soak")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long ones out unless they are asked for."""
-    if "soak" in config.option.markexpr:
-        return
-    long = [item for item in items if FOLDER in item.path.parents and item.get_closest_marker("soak")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
-
 
 @pytest.fixture
 def sink() -> Iterator[OtlpSink]:
