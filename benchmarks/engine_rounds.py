@@ -8,25 +8,22 @@ delivered to a real OTLP endpoint before the next round starts. Which of a pair 
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import tailspan
-from benchmarks.agents import agent, find_agent
+from benchmarks.agents import agent
 from tailspan.engines import transformers
 from tailspan.patching import Patcher, Wrapper
 from tailspan.recorder import process
-from tailspan.recorder.process import wait_delivered
-from tailspan.settings import WORKER_DIR, Settings
+from tailspan.settings import Settings
 
 BATCH, PROMPT_TOKENS, NEW_TOKENS = 8, 16, 16
 WARM_UP_ROUNDS = 2
+SETTLE_S = 0.8
+"""Longer than the agent keeps finished spans before it sends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +51,23 @@ class Pair:
 def compare(model: Any, endpoint: str, seconds: float) -> list[Pair]:
     """Run pairs of rounds for about `seconds`."""
     pairs: list[Pair] = []
-    with _environment(endpoint), _manager(model) as manager:
-        for _ in range(WARM_UP_ROUNDS):
-            _round(manager)
-            _traced_round(manager)
-        begin_s = time.monotonic()
-        while time.monotonic() - begin_s < seconds:
-            if len(pairs) % 2:
-                traced = _traced_round(manager)
-                pairs.append(Pair(_round(manager), traced))
-            else:
-                untraced = _round(manager)
-                pairs.append(Pair(untraced, _traced_round(manager)))
+    patcher = transformers.patcher()
+    with agent(endpoint), _manager(model) as manager:
+        process.start(Settings.from_environment())
+        try:
+            for _ in range(WARM_UP_ROUNDS):
+                _round(manager)
+                _traced_round(manager, patcher)
+            begin_s = time.monotonic()
+            while time.monotonic() - begin_s < seconds:
+                if len(pairs) % 2:
+                    traced = _traced_round(manager, patcher)
+                    pairs.append(Pair(_round(manager), traced))
+                else:
+                    untraced = _round(manager)
+                    pairs.append(Pair(untraced, _traced_round(manager, patcher)))
+        finally:
+            process.close()
     return pairs
 
 
@@ -117,24 +119,6 @@ def _timed(wrapper: Wrapper, spent_ns: list[int]) -> Wrapper:
 
 
 @contextmanager
-def _environment(endpoint: str) -> Iterator[None]:
-    before = dict(os.environ)
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        os.environ |= {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-            "TAILSPAN_RUNTIME_DIR": folder,
-            "TAILSPAN_ENABLED": "1",
-        }
-        try:
-            yield
-        finally:
-            for name in os.environ.keys() - before.keys():
-                del os.environ[name]
-            os.environ |= before
-
-
-@contextmanager
 def _manager(model: Any) -> Iterator[Any]:
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
@@ -146,16 +130,12 @@ def _manager(model: Any) -> Iterator[Any]:
         yield manager
 
 
-def _traced_round(manager: Any) -> Round:
-    tailspan.instrument()
-    directory = os.environ[WORKER_DIR]
-    find_agent(Path(directory))
+def _traced_round(manager: Any, patcher: Patcher) -> Round:
+    patcher.apply()
     try:
         return _round(manager)
     finally:
-        tailspan.uninstrument()
-        if not wait_delivered(directory, 30):
-            raise TimeoutError("the agent did not deliver a round's spans")
+        patcher.undo()
 
 
 def _round(manager: Any) -> Round:
@@ -174,4 +154,6 @@ def _round(manager: Any) -> Round:
         finished += output.is_finished()
         if finished == BATCH:
             break
-    return Round(time.perf_counter() - begin_s, time.process_time() - cpu_s, tuple(gaps_s))
+    done = Round(time.perf_counter() - begin_s, time.process_time() - cpu_s, tuple(gaps_s))
+    time.sleep(SETTLE_S)
+    return done
