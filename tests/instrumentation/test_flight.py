@@ -74,6 +74,7 @@ def test_a_crash_names_the_step_and_every_open_request(tmp_path: Path, sink: Otl
         children = [span for span in sink.spans if span.parent_span_id == root.span_id]
         last[root.span_id] = max(children, key=lambda span: span.end_time_unix_nano)
     assert sorted(span.name for span in last.values()) == ["decode", "queue"]
+    assert sorted(attributes_of(span.attributes).get(attr.GEN_AI_OUTPUT_TOKENS, 0) for span in lost) == [0, 1]
     assert {span.status.code for span in last.values()} == {Status.STATUS_CODE_ERROR}
     (event,) = named(sink.spans, attr.EVENT_CRASH)
     attributes = attributes_of(event.attributes)

@@ -95,7 +95,14 @@ def snapshot(
     builder: SpanBuilder, joiner: Joiner, request: RequestState, now_ns: int, outcome: str, reason: str
 ) -> list[Span]:
     """Return the spans of an open request up to the stage that it is in, as a failed one with ids of its own."""
-    now = replace(request, key=new_span_id(), end_ns=now_ns, outcome=outcome, error_type=reason)
+    now = replace(
+        request,
+        key=new_span_id(),
+        end_ns=now_ns,
+        outcome=outcome,
+        error_type=reason,
+        attributes=dict(request.attributes),
+    )
     engine = joiner.engines.get(request.engine)
     account = ledger(Finished(now, engine, steps_of(now, engine)))
     return builder.request(account, snapshot=True) if account is not None else []

@@ -68,6 +68,9 @@ def ledger(finished: Finished) -> Ledger | None:
     timeline = Timeline(finished.steps)
     tokens_ns = token_times_ns(request, timeline)
     first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
+    if tokens_ns and request.finish_ns is None:
+        # Ended without the engine's last word: what it had sampled by then.
+        request.attributes.setdefault(attr.GEN_AI_OUTPUT_TOKENS, len(tokens_ns))
     return Ledger(
         request=request,
         engine=finished.engine,
