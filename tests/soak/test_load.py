@@ -16,7 +16,7 @@ from tailspan.recorder.layout import Kind
 from tailspan.recorder.reader import RingReader
 from tailspan.settings import WORKER_DIR, Settings
 
-ONCE = (Kind.STRING, Kind.ENGINE, Kind.STEP)
+ONCE = (Kind.STRING, Kind.STEP)
 """Not a request's own records."""
 
 

@@ -60,7 +60,7 @@ Event = Record | Step | EngineInfo
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _KINDS = {int(kind): kind for kind in Kind}
 _STRING, _ATTRIBUTE, _TEXT_ATTRIBUTE = int(Kind.STRING), int(Kind.ATTRIBUTE), int(Kind.TEXT_ATTRIBUTE)
-_STEP, _ENGINE = int(Kind.STEP), int(Kind.ENGINE)
+_STEP = int(Kind.STEP)
 _DOUBLE_TYPE, _BOOL_TYPE, _STRING_TYPE = int(AttributeType.DOUBLE), int(AttributeType.BOOL), int(AttributeType.STRING)
 
 
@@ -84,23 +84,28 @@ class RingDecoder:
             if kind is None:
                 raise ValueError(f"{number} is not a valid {Kind.__name__}")
             if number == _STRING:
-                self._string(slot)
+                yield from self._string(slot)
             elif number == _STEP:
                 yield self._step(slot)
             elif number == _TEXT_ATTRIBUTE:
                 yield from self._text(slot)
-            elif number == _ENGINE:
-                yield EngineInfo(name_of(name, ""), name_of(a, ""), name_of(b, ""))
             else:
                 value = self._value(flags, a, slot) if number == _ATTRIBUTE else None
                 yield Record(kind, key, name_of(name, ""), flags, a, b, c, d, e, value)
 
-    def _string(self, slot: bytes) -> None:
+    def _string(self, slot: bytes) -> Iterator[EngineInfo]:
         _, chunk, name, length, data, _ = layout.CHUNK_RECORD.unpack(slot)
         known = self._parts.pop(name, b"") if chunk else b""
         known += data
         if len(known) >= length:
-            self._strings[name] = known[:length].decode("utf-8", "replace")
+            text = known[:length].decode("utf-8", "replace")
+            if not text.startswith(layout.ENGINE_SEPARATOR):
+                self._strings[name] = text
+                return
+            parts: list[str] = text.split(layout.ENGINE_SEPARATOR, 3)[1:]
+            engine, software, model = parts + [""] * (3 - len(parts))
+            self._strings[name] = engine
+            yield EngineInfo(engine, software, model)
         else:
             self._parts[name] = known
 

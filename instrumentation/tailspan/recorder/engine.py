@@ -9,27 +9,31 @@ from __future__ import annotations
 import itertools
 import os
 
-from tailspan.recorder import process
+from tailspan.recorder import layout, process
 from tailspan.recorder.layout import Kind
-from tailspan.recorder.ring import RingWriter
+from tailspan.recorder.process import unrecorded
 
 _numbers = itertools.count()
 _UNKNOWN = float("nan")
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _QUEUED, _JOIN, _FIRST_TOKEN = int(Kind.QUEUED), int(Kind.JOIN), int(Kind.FIRST_TOKEN)
-_LEAVE, _FINISH, _ENGINE = int(Kind.LEAVE), int(Kind.FINISH), int(Kind.ENGINE)
+_LEAVE, _FINISH = int(Kind.LEAVE), int(Kind.FINISH)
 
 
 class Engine:
-    """An engine instance. Times are `now_ns()` values; requests are named by their key (`Request.key`)."""
+    """An engine instance. Times are `now_ns()` values; requests are named by their key (`Request.key`).
 
-    __slots__ = ("_steps", "id", "model", "software")
+    `name` is what rings register: id, software and model in one, so that no record of an engine needs another first.
+    """
+
+    __slots__ = ("_steps", "id", "model", "name", "software")
 
     def __init__(self, software: str, model: str) -> None:
         """Name the engine software (`transformers`) and the model that it runs."""
         self.id = f"{software}-{os.getpid()}-{next(_numbers)}"
         self.software = software
         self.model = model
+        self.name = layout.ENGINE_SEPARATOR.join(("", self.id, software, model))
         self._steps = itertools.count(1)
 
     def next_step(self) -> int:
@@ -38,23 +42,28 @@ class Engine:
 
     def queued(self, key: int, at_ns: int, prompt_tokens: int = 0) -> None:
         """The engine has the request: its queue time begins."""
-        self._note(_QUEUED, key, at_ns, prompt_tokens)
+        if key not in unrecorded:
+            process.ring().note(_QUEUED, self.name, key, at_ns, prompt_tokens)
 
     def join(self, key: int, step: int, at_ns: int, cached_tokens: int = 0) -> None:
         """The request is part of the batch from this step on, for the first time or after an eviction."""
-        self._note(_JOIN, key, step, at_ns, cached_tokens)
+        if key not in unrecorded:
+            process.ring().note(_JOIN, self.name, key, step, at_ns, cached_tokens)
 
     def first_token(self, key: int, step: int, at_ns: int) -> None:
         """The step sampled the request's first token: prefill ends; or its first one after an eviction."""
-        self._note(_FIRST_TOKEN, key, step, at_ns)
+        if key not in unrecorded:
+            process.ring().note(_FIRST_TOKEN, self.name, key, step, at_ns)
 
     def leave(self, key: int, step: int, at_ns: int) -> None:
         """The request was evicted; `step` is the last in which it took part."""
-        self._note(_LEAVE, key, step, at_ns)
+        if key not in unrecorded:
+            process.ring().note(_LEAVE, self.name, key, step, at_ns)
 
     def finish(self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1) -> None:
         """The step sampled the last token of the request, or the request ended there for another reason."""
-        self._note(_FINISH, key, step, at_ns, output_tokens, prefill_steps)
+        if key not in unrecorded:
+            process.ring().note(_FINISH, self.name, key, step, at_ns, output_tokens, prefill_steps)
 
     def step(
         self, number: int, begin_ns: int, end_ns: int, *, requests: int, prefill_tokens: int, decode_tokens: int,
@@ -62,22 +71,7 @@ class Engine:
     ) -> None:  # fmt: skip
         """One iteration: `begin_ns` when it was planned, `end_ns` when its tokens were on the host."""
         ring = process.ring()
-        engine = ring.known_string(self.id)
-        if engine is None:
-            engine = self._announce(ring)
         ring.step(
-            engine, number, begin_ns, end_ns, prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage
-        )
-
-    def _note(self, kind: int, key: int, a: int, b: int, c: int = 0, d: int = 0) -> None:
-        if key in process.unrecorded:
-            return
-        ring = process.ring()
-        if ring.known_string(self.id) is None:
-            self._announce(ring)
-        ring.note(kind, self.id, key, a, b, c, d)
-
-    def _announce(self, ring: RingWriter) -> int:
-        engine = ring.string(self.id)
-        ring.record(_ENGINE, 0, engine, 0, ring.string(self.software), ring.string(self.model))
-        return engine
+            ring.string(self.name), number, begin_ns, end_ns,
+            prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage,
+        )  # fmt: skip

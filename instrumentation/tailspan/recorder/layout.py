@@ -16,6 +16,8 @@ MAGIC: Final = b"TSPNRING"
 VERSION: Final = 1
 HEADER_BYTES: Final = 4096
 SLOT_BYTES: Final = 64
+ENGINE_SEPARATOR: Final = "\x1f"
+"""Before id, software and model in the registered name of an engine; no other name begins with it."""
 
 # magic, version, slot count, pid, thread number, process start (clock ticks since boot, from /proc), mono_ns and
 # wall_ns of one anchor, command name.
@@ -62,8 +64,6 @@ class Kind(IntEnum):
     """One engine step: name = engine, key = step number; see STEP_RECORD."""
     STEP_GPU = 15
     """Device time of a step: name = engine, key = step number, a = busy ns, b = idle ns before it (-1: unknown)."""
-    ENGINE = 16
-    """An engine appears: name = engine id, key unused, a = string id of its software, b = string id of its model."""
 
 
 class AttributeType(IntEnum):
