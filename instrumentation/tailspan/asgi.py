@@ -3,7 +3,7 @@
 In: `fastapi.FastAPI.__call__` and `starlette.applications.Starlette.__call__`, so that an application that already
 serves is traced too and removing the hook stops it at once. A request is begun for every POST whose path ends with one
 of `INFERENCE_ROUTES`; health, model list, docs and all other routes are left alone.
-Out: BEGIN with the caller's W3C context, the `receive` stage, FIRST_CHUNK, END with outcome and status.
+Out: BEGIN with the caller's W3C context, the `receive` stage, END with first chunk, outcome and status.
 Units: monotonic ns. Under uvicorn a request begins when its bytes reached the host (`asgi_arrival`), however busy the
 event loop was; elsewhere it begins with the call of the application.
 

@@ -130,10 +130,6 @@ class Joiner:
             self._ending[request.key] = request
         return lost
 
-    def last_activity_ns(self) -> int:
-        """Return the end of the newest step of any engine, 0 without one."""
-        return max((engine.last_end_ns or 0 for engine in self.engines.values()), default=0)
-
     def _is_complete(self, request: RequestState, final: bool) -> bool:
         if request.begin_ns is None:
             return False
