@@ -1,7 +1,7 @@
 """Random W3C trace and span ids.
 
-Strong randomness from the kernel: never seeded by time, safe across threads and fork. Rings and the agent's span builder
-take theirs from the same source, many at a time.
+Strong randomness from the kernel: never seeded by time, safe across threads and fork. Rings and the agent's span
+builder take theirs from the same source, many at a time.
 Source: W3C Trace Context, level 2.
 """
 

@@ -10,10 +10,11 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Scope(Protocol):
@@ -33,6 +34,30 @@ class Scope(Protocol):
 
     def item(self) -> None:
         """The generator yields."""
+
+
+class AlsoAsync(Generic[T]):
+    """Makes a context manager an asynchronous one too; entering and leaving never wait."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> T:
+        """Begin; see the subclass."""
+        raise NotImplementedError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End; see the subclass."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> T:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
 
 
 def wrap(function: Callable[P, R], new_scope: Callable[[], Scope]) -> Callable[P, R]:

@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from tailspan import attributes as attr
 from tailspan.errors import UserError
-from tailspan.handmade.calls import wrap
+from tailspan.handmade.calls import AlsoAsync, wrap
 from tailspan.handmade.failsafe import swallow
 from tailspan.handmade.handles import NOTHING, RequestHandle, Value, find_handle, new_handle
 from tailspan.ids import format_traceparent, parse_traceparent
@@ -24,7 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class RequestScope:
+class RequestScope(AlsoAsync[RequestHandle]):
     """One request; use `tailspan.request`. A new one for each `with`; as a decorator it renews itself."""
 
     __slots__ = ("_attributes", "_ends", "_handle", "_model", "_name", "_request_id", "_token", "_traceparent")
@@ -62,14 +62,6 @@ class RequestScope:
                 self._handle._end(error)
             except Exception as ours:
                 swallow(ours)
-
-    async def __aenter__(self) -> RequestHandle:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make every call of the function a request; what a generator yields is the answer's output."""

@@ -8,7 +8,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from tailspan import attributes as attr
 from tailspan.errors import UserError
-from tailspan.handmade.calls import wrap
+from tailspan.handmade.calls import AlsoAsync, wrap
 from tailspan.handmade.failsafe import swallow
 from tailspan.handmade.handles import RequestHandle, engine_has
 from tailspan.recorder import Request, current_request, now_ns
@@ -28,7 +28,7 @@ _BRIEF = frozenset(("detokenize", "respond"))
 """Stages that a streaming loop measures for every piece: no record says that they begin."""
 
 
-class StageScope:
+class StageScope(AlsoAsync[None]):
     """One measurement; use `tailspan.stage`. A new one for each `with`; as a decorator it renews itself."""
 
     __slots__ = ("_begin_ns", "_handle", "_name", "_request", "_resumed_ns", "_worked_ns")
@@ -74,14 +74,6 @@ class StageScope:
             request.stage(self._name, self._begin_ns, end_ns, busy_ns)
         except Exception as ours:
             swallow(ours)
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Measure every call of the function; of a generator all until it is exhausted."""

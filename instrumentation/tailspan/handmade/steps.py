@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from tailspan.handmade.calls import wrap
+from tailspan.handmade.calls import AlsoAsync, wrap
 from tailspan.handmade.engine import Engine
 from tailspan.handmade.failsafe import swallow
 from tailspan.handmade.handles import RequestHandle
@@ -19,7 +19,7 @@ R = TypeVar("R")
 Batch = Iterable[RequestHandle] | Callable[[], Iterable[RequestHandle]]
 
 
-class StepScope:
+class StepScope(AlsoAsync["StepScope"]):
     """One iteration of an engine; use `tailspan.step`. A new one for each `with`; as a decorator it renews itself.
 
     The numbers may be set until the step ends. Times: the step begins when the block is entered and ends, with its
@@ -98,14 +98,6 @@ class StepScope:
                 self.engine.end_step(self, now_ns())
             except Exception as ours:
                 swallow(ours)
-
-    async def __aenter__(self) -> StepScope:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Make every call of the function a step; give the batch as a function: `requests=lambda: running`."""
