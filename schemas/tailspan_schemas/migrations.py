@@ -17,7 +17,8 @@ from typing import Protocol
 from tailspan.errors import UserError
 
 SQL_FOLDER = Path(__file__).parent / "sql"
-PROTO_FILE = Path(__file__).parent / "otlp_traces.proto"
+PROTO_FOLDER = Path(__file__).parent
+PROTO_FILE = PROTO_FOLDER / "otlp_traces.proto"
 PROTO_MESSAGE = "TracesRequest"
 
 

@@ -104,7 +104,7 @@ def test_environment_variables_are_below_flags(tmp_path: Path) -> None:
     [
         ({"otlp_port": 70000}, "--otlp-port is 70000"),
         ({"otlp_port": 5000, "http_port": 5000}, "both 5000"),
-        ({"max_request_bytes": 1}, "--max-request is 1 bytes"),
+        ({"max_request_bytes": 1}, "--max-request-bytes is 1 bytes"),
         ({"batch_seconds": 0.0}, "--batch-seconds is 0.0"),
     ],
 )
