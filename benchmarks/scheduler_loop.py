@@ -2,7 +2,8 @@
 
 A step takes 10 ms of CPU for something that never varies, 10 requests join it and the 10 oldest finish, so that 256 are
 in the batch. Written is what the transformers hooks write: by the scheduler's thread alone (`served=False`: everything
-of an offline request), or with all that the HTTP layer adds in the same process (`served=True`).
+of an offline request), or with all that the HTTP layer adds in the same process (`served=True`). As there, joins are
+written before the step, all else after it.
 """
 
 from __future__ import annotations
@@ -39,25 +40,31 @@ class SchedulerLoop:
         arrived = [self._arrive() for _ in range(ARRIVALS)]
         self.batch.extend(arrived)
         begin_ns = now_ns()
-        arrived_cpu_ns = time.thread_time_ns()
+        number = self._plan(begin_ns, arrived)
+        planned_cpu_ns = time.thread_time_ns()
         _work(self.iterations)
         worked_cpu_ns = time.thread_time_ns()
         leaving = [self.batch.popleft() for _ in range(len(self.batch) - BATCH)]
         if self.served is not None:
-            self._record(begin_ns, arrived, leaving)
+            self._record(number, begin_ns, arrived, leaving)
         end_cpu_ns = time.thread_time_ns()
-        return end_cpu_ns - begin_cpu_ns, end_cpu_ns - worked_cpu_ns + arrived_cpu_ns - begin_cpu_ns
+        return end_cpu_ns - begin_cpu_ns, end_cpu_ns - worked_cpu_ns + planned_cpu_ns - begin_cpu_ns
 
-    def _record(self, begin_ns: int, arrived: list[Request | None], leaving: list[Request | None]) -> None:
-        traffic, engine = self.traffic, self.traffic.engine
-        number, at_ns = engine.next_step(), now_ns()
-        traffic.step(number, begin_ns, BATCH)
+    def _plan(self, begin_ns: int, arrived: list[Request | None]) -> int:
+        if self.served is None:
+            return 0
+        engine = self.traffic.engine
+        number = engine.next_step()
         for request in filter(None, arrived):
-            engine.join(request.key, number, begin_ns)
-            if self.served:
-                traffic.first_token(request, number, at_ns)
-            else:
-                engine.first_token(request.key, number, at_ns)
+            engine.join(request.key, number, begin_ns, samples_token=True)
+        return number
+
+    def _record(self, number: int, begin_ns: int, arrived: list[Request | None], leaving: list[Request | None]) -> None:
+        traffic, engine, at_ns = self.traffic, self.traffic.engine, now_ns()
+        traffic.step(number, begin_ns, BATCH)
+        if self.served:
+            for request in filter(None, arrived):
+                request.first_chunk(now_ns())
         for request in filter(None, leaving):
             if self.served:
                 traffic.finish(request, number, at_ns, TOKENS)
@@ -71,10 +78,8 @@ class SchedulerLoop:
         if self.served:
             return self.traffic.arrive()
         begin_ns = now_ns()
-        request = begin_request("generate", begin_ns)
-        request.describe(_OFFLINE)
-        self.traffic.engine.queued(request.key, begin_ns, 64)
-        request.text(attr.GEN_AI_RESPONSE_ID, "req_1234")
+        request = begin_request("generate", begin_ns, None, _OFFLINE)
+        self.traffic.engine.queued(request.key, begin_ns, 64, "req_1234")
         return request
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tailspan import attributes as attr
 from tailspan.recorder import AttributeSet, Engine, Request, begin_request, now_ns
 
-RECORDS_OF_A_REQUEST = 11
+RECORDS_OF_A_REQUEST = 8
 """Without registered strings, which are written once; a test counts them."""
 _ROUTE = AttributeSet(
     {
@@ -22,6 +22,8 @@ _ROUTE = AttributeSet(
         attr.GEN_AI_OPERATION: "chat",
     }
 )
+_RESPONSE_ID = "0b6cf2a1-7d7e-4d3c-9f5b-3c1d2e4f5a6b"
+"""As `transformers serve` makes them."""
 _ASKED = AttributeSet({attr.GEN_AI_MODEL: "SmolLM2-135M-Instruct", attr.GEN_AI_STREAM: True})
 SPANS_OF_A_REQUEST = 9
 """The request and its stages receive, tokenize, dispatch, queue, prefill, decode, detokenize, respond."""
@@ -32,26 +34,17 @@ class Traffic:
     """One engine under load."""
 
     engine: Engine = field(default_factory=lambda: Engine("transformers", "SmolLM2-135M-Instruct"))
-    requests: int = 0
 
     def arrive(self) -> Request:
         """Record a request until it waits in the engine's queue."""
         begin_ns = now_ns()
-        self.requests += 1
-        request = begin_request("POST /v1/chat/completions", begin_ns)
-        request.describe(_ROUTE)
+        request = begin_request("POST /v1/chat/completions", begin_ns, None, _ROUTE)
         request.stage("receive", begin_ns, now_ns())
-        request.describe(_ASKED)
-        request.text(attr.GEN_AI_RESPONSE_ID, f"req_{self.requests}")
+        request.describe(_ASKED, _RESPONSE_ID)
         tokenize_ns = now_ns()
         request.stage("tokenize", tokenize_ns, now_ns())
         self.engine.queued(request.key, now_ns(), 64)
         return request
-
-    def first_token(self, request: Request, step: int, at_ns: int) -> None:
-        """Record the end of the prefill and the first chunk, which is written at the end."""
-        self.engine.first_token(request.key, step, at_ns)
-        request.first_chunk(now_ns())
 
     def finish(self, request: Request, step: int, at_ns: int, tokens: int) -> None:
         """Record the last token, the last text and the end."""
@@ -64,9 +57,9 @@ class Traffic:
         request = self.arrive()
         first, last = self.engine.next_step(), self.engine.next_step()
         begin_ns = now_ns()
-        self.engine.join(request.key, first, begin_ns)
+        self.engine.join(request.key, first, begin_ns, samples_token=True)
         self.step(first, begin_ns, 1)
-        self.first_token(request, first, now_ns())
+        request.first_chunk(now_ns())
         self.step(last, begin_ns, 1)
         self.finish(request, last, now_ns(), tokens)
 

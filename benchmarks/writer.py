@@ -50,13 +50,13 @@ def write(traffic: Traffic, rate: float, seconds: float) -> tuple[int, int]:
         while arrived < due:
             arrived += 1
             request = traffic.arrive()
-            traffic.engine.join(request.key, step, now_ns())
+            traffic.engine.join(request.key, step, now_ns(), samples_token=True)
             joined.append(request)
             batch.append((step, request))
         traffic.step(step, begin_ns, len(batch))
         at_ns = now_ns()
         for request in joined:
-            traffic.first_token(request, step, at_ns)
+            request.first_chunk(at_ns)
         while batch and batch[0][0] + LIFETIME_STEPS <= step:
             traffic.finish(batch.popleft()[1], step, at_ns, LIFETIME_STEPS)
     steps = int(seconds / STEP_S)

@@ -222,9 +222,8 @@ def _begin(scope: Message, receive: App, send: App) -> Exchange | None:
     if route is None or _SCOPE_KEY in scope or not is_started():
         return None
     begin_ns = getattr(getattr(receive, "__self__", None), _BEGIN, 0) or now_ns()
-    request = begin_request(f"POST {route}", begin_ns, traceparent(scope["headers"]))
+    request = begin_request(f"POST {route}", begin_ns, traceparent(scope["headers"]), _SHARED[route])
     scope[_SCOPE_KEY] = request.traceparent
-    request.describe(_SHARED[route])
     if scope["path"] != route:
         request.text(attr.URL_PATH, scope["path"])
     if _header(scope["headers"], b"x-tailspan-debug") == "1":

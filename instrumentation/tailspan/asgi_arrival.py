@@ -2,8 +2,8 @@
 
 In: the transport of a connection whose request has just been read. Out: a time between the arrival and now.
 Units: monotonic ns. Linux knows the tick in which a TCP socket last received data; the end of that tick is returned, so
-that the answer is at most one tick (1 to 10 ms) later than the arrival and not earlier by a millisecond. Elsewhere it
-is now.
+that the answer is at most one tick (1 to 10 ms) later than the arrival, and earlier only by as much as ticks come late:
+nothing on a healthy machine, some ms where the hypervisor takes the CPU away. Elsewhere it is now.
 Source: `tcpi_last_data_recv` of `struct tcp_info`, tcp(7); ticks are those of CLOCK_MONOTONIC_COARSE, clock_gettime(2).
 """
 
@@ -46,5 +46,6 @@ def arrival_ns(transport: Any) -> int:
         (idle_ms,) = struct.unpack_from("=I", information, _LAST_DATA_RECEIVED_OFFSET)
     except (AttributeError, OSError, struct.error):  # no TCP socket, or a transport that hides it
         return now
-    end_of_tick_ns = time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE) - idle_ms * 1_000_000 + _TICK_NS
-    return min(now, max(end_of_tick_ns, 1))
+    # On a machine that is short of CPU ticks come late: how late the present one is tells best how late that one was.
+    since_tick_ns = now - time.clock_gettime_ns(_CLOCK_MONOTONIC_COARSE)
+    return max(1, now - max(0, idle_ms * 1_000_000 + min(0, since_tick_ns - _TICK_NS)))

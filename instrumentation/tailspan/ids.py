@@ -8,7 +8,7 @@ Source: W3C Trace Context, level 2.
 from __future__ import annotations
 
 import os
-import re
+import struct
 
 
 def new_span_id() -> int:
@@ -21,21 +21,25 @@ def new_trace_id() -> int:
     return int.from_bytes(os.urandom(16), "big") or new_trace_id()
 
 
-_TRACEPARENT = re.compile(r"^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$")
+_LENGTH = 55
+_numbers = struct.Struct(">BQQQB").unpack
 
 
 def parse_traceparent(header: str) -> tuple[int, int, int] | None:
     """Return (trace id, span id, flags) of a `traceparent` header, or None when it is not valid."""
-    match = _TRACEPARENT.match(header.strip().lower())
-    if match is None:
+    header = header.strip()
+    if len(header) < _LENGTH or not header[2] == header[35] == header[52] == "-":
         return None
-    version, trace, span, flags, rest = match.groups()
-    if version == "ff" or (version == "00" and rest):
+    try:
+        version, high, low, span_id, flags = _numbers(bytes.fromhex(header[:_LENGTH].replace("-", "")))
+    except (ValueError, struct.error):  # not hexadecimal; or fewer digits, with dashes or blanks between them
         return None
-    trace_id, span_id = int(trace, 16), int(span, 16)
-    if not trace_id or not span_id:
+    rest = header[_LENGTH:]
+    if version == 0xFF or (rest and (version == 0 or rest[0] != "-")):
         return None
-    return trace_id, span_id, int(flags, 16)
+    if not (high or low) or not span_id:
+        return None
+    return high << 64 | low, span_id, flags
 
 
 def format_traceparent(trace_id: int, span_id: int, flags: int) -> str:

@@ -13,6 +13,8 @@ from tailspan.agent.model import Interval, RequestState
 from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
 from tailspan.agent.timeline import Timeline
 from tailspan.agent.worker import WorkerRings
+from tailspan.recorder.layout import Kind
+from tailspan.recorder.reader import read_history
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ class Recorded:
         """Return the only request."""
         (request,) = self.wait(1)
         return request
+
+    def count(self, kind: Kind) -> int:
+        """Return how many records of a kind the rings still hold."""
+        slots = [slot for path in self._rings.directory.glob("*.ring") for slot in read_history(path)[1]]
+        return sum(int.from_bytes(slot[:2], "little") == kind for slot in slots)
 
     @property
     def open_requests(self) -> int:

@@ -105,7 +105,7 @@ async def test_a_request_begins_when_the_server_had_its_headers(recorded: Record
 
 
 def test_data_that_nobody_reads_has_arrived() -> None:
-    """The arrival is found to one tick of the kernel however long the bytes wait, never before they were sent."""
+    """The arrival is found to one or two ticks of the kernel (4 ms each here) however long the bytes wait."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
         connection, _ = listener.accept()
         with connection:
@@ -115,7 +115,7 @@ def test_data_that_nobody_reads_has_arrived() -> None:
                 client.sendall(b"POST")
                 after_ns = now_ns()
                 time.sleep(waits_s)
-                assert before_ns - 1e6 <= arrival_ns(transport) <= after_ns + 12e6
+                assert before_ns - 6e6 <= arrival_ns(transport) <= after_ns + 12e6
                 connection.recv(16)
 
 

@@ -14,6 +14,7 @@ from tailspan import attributes as attr
 from tailspan.engines import transformers_batching
 from tailspan.engines.transformers_batch import Batch, Member
 from tailspan.recorder import begin_request, current_request, now_ns
+from tailspan.recorder.layout import Kind
 from tests.engines.recorded import INPUT, OUTPUT, Recorded
 
 
@@ -44,6 +45,10 @@ def test_prompts_share_steps_and_long_ones_are_prefilled_in_chunks(recorded: Rec
         assert request.stage_names == ["queue", "prefill", "decode", "respond"]
         request.check_boundaries(gap_ms=0)
     assert by_length[40].state.prefill_steps == 3
+    # Only a prompt of several steps needs a record for its first token.
+    assert recorded.count(Kind.FIRST_TOKEN) == sum(request.state.prefill_steps > 1 for request in requests) < 3
+    assert {request[attr.GEN_AI_RESPONSE_ID] for request in requests} == {"req_0", "req_1", "req_2"}
+    assert recorded.count(Kind.TEXT_ATTRIBUTE) == recorded.count(Kind.ATTRIBUTES) == 0
     steps = recorded.steps
     assert sum(step.prefill_tokens for step in steps) == 55
     assert sum(step.decode_tokens for step in steps) == 3 * 5
@@ -128,6 +133,8 @@ def test_a_stopped_engine_refuses(recorded: Recorded, model: Any) -> None:
     assert manager.add_request(list(range(4))) is None
     refused = recorded.wait(2)[1]
     assert (refused.state.outcome, refused.state.error_type) == ("error", "request_refused")
+    assert (refused.stage_names, refused[INPUT]) == (["queue"], 4)
+    assert attr.GEN_AI_RESPONSE_ID not in refused.state.attributes
     assert recorded.open_requests == 0
 
 
@@ -146,33 +153,44 @@ def test_a_running_request_takes_the_first_prompt(recorded: Recorded, model: Any
     assert mine[OUTPUT] == other[OUTPUT] == 3
 
 
-def test_with_asynchronous_batching_updates_take_the_oldest_plan(recorded: Recorded) -> None:
-    """Step 2 is planned before the tokens of step 1 arrive; the first token still belongs to step 1."""
-    batch = Batch("model")
-    member = Member(begin_request("generate", now_ns()), owned=True, queued_ns=now_ns())
-    batch.engine.queued(member.request.key, member.queued_ns)
+def added_state() -> RequestState:
+    """A request of three prompt tokens and two of output, as the engine knows it."""
     state = RequestState("r", [1, 2, 3], max_new_tokens=2)
     state.status = RequestStatus.DECODING
-    batch.added("r", member)
-    processor = SimpleNamespace(
+    return state
+
+
+def processor(futures: list[FutureRequestState], *, active: bool = True) -> Any:
+    """An engine that has just planned a step with asynchronous batching."""
+    return SimpleNamespace(
         inputs_and_outputs=SimpleNamespace(
             current_pair=0,
-            io_pairs=[SimpleNamespace(host_io=SimpleNamespace(requests_in_batch=[]))],
+            io_pairs=[SimpleNamespace(host_io=SimpleNamespace(requests_in_batch=futures))],
         ),
-        scheduler=SimpleNamespace(waiting_requests={}, active_requests={"r": state}),
+        scheduler=SimpleNamespace(waiting_requests={}, active_requests={"r": None} if active else {}),
         cache=SimpleNamespace(compute_free_capacity=lambda: 0.5),
     )
-    for length in (3, 1):
-        future = FutureRequestState(state, True, {}, length)
-        processor.inputs_and_outputs.io_pairs[0].host_io.requests_in_batch = [future]
-        batch.planned(processor, now_ns())
-    for token in (7, 8):
-        batch.update_begins(now_ns())
-        time.sleep(0.001)
-        batch.updating_at(now_ns())
+
+
+def update(batch: Batch, state: RequestState | None, token: int = 0) -> None:
+    """Let the tokens of the oldest planned step arrive."""
+    batch.update_begins(now_ns())
+    time.sleep(0.001)
+    batch.updating_at(now_ns())
+    if state is not None:
         state.update_and_check_completion(token, None)
-        batch.complete()
-        batch.update_ended()
+    batch.complete()
+    batch.update_ended()
+
+
+def test_with_asynchronous_batching_updates_take_the_oldest_plan(recorded: Recorded) -> None:
+    """Step 2 is planned before the tokens of step 1 arrive; the first token still belongs to step 1."""
+    batch, state = Batch("model"), added_state()
+    batch.added("r", Member(begin_request("generate", now_ns()), owned=True, queued_ns=now_ns()))
+    for length in (3, 1):
+        batch.planned(processor([FutureRequestState(state, True, {}, length)]), now_ns())
+    for token in (7, 8):
+        update(batch, state, token)
     request = recorded.one()
     first, second = recorded.steps
     assert request.state.first_token_step == first.number
@@ -180,3 +198,39 @@ def test_with_asynchronous_batching_updates_take_the_oldest_plan(recorded: Recor
     assert [(step.prefill_tokens, step.decode_tokens) for step in recorded.steps] == [(3, 0), (0, 1)]
     assert request[OUTPUT] == 2
     assert second.begin_ns < first.end_ns
+
+
+def test_a_token_of_a_request_evicted_meanwhile_does_not_count(recorded: Recorded) -> None:
+    """Step 2 is planned without the request before step 1 has ended: its first token is the one of step 3."""
+    batch, state = Batch("model"), added_state()
+    batch.added("r", Member(begin_request("generate", now_ns()), owned=True, queued_ns=now_ns()))
+    batch.planned(processor([FutureRequestState(state, True, {}, 3)]), now_ns())
+    batch.planned(processor([], active=False), now_ns())
+    update(batch, None)
+    again = added_state()
+    for length in (3, 1):
+        batch.planned(processor([FutureRequestState(again, True, {}, length)]), now_ns())
+    update(batch, None)
+    for token in (7, 8):
+        update(batch, again, token)
+    request = recorded.one()
+    assert request.state.first_token_step == recorded.steps[2].number
+    assert request.state.first_token_ns == recorded.steps[2].end_ns
+    assert [part.leave_step for part in request.state.memberships] == [1, None]
+    assert request[OUTPUT] == 2
+    assert recorded.count(Kind.FIRST_TOKEN) == 0
+
+
+def test_steps_that_an_engine_abandons_give_no_token(recorded: Recorded) -> None:
+    """The engine fails while the first step is under way: the step is there, and a prefill without end."""
+    batch, state = Batch("model"), added_state()
+    batch.added("r", Member(begin_request("generate", now_ns()), owned=True, queued_ns=now_ns()))
+    batch.planned(processor([FutureRequestState(state, True, {}, 3)]), now_ns())
+    batch.abandon_plans(now_ns())
+    batch.failed("r", ArithmeticError())
+    batch.delivered()
+    request = recorded.one()
+    assert request.state.first_token_ns is None
+    assert request.stage_names[:2] == ["queue", "prefill"]
+    assert "decode" not in request.stage_names
+    assert (len(recorded.steps), recorded.steps[0].failed) == (1, True)

@@ -151,6 +151,23 @@ def test_an_exception_in_the_model_ends_the_request(
     monkeypatch.undo()
 
 
+def test_a_prefill_that_fails_gives_no_token(recorded: Recorded, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The join expects the first token of the step, which says that it failed."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ArithmeticError("boom")
+
+    monkeypatch.setattr(type(model), "forward", fails)
+    with pytest.raises(ArithmeticError):
+        model.generate(PROMPT, max_new_tokens=NEW)
+    request = recorded.one()
+    assert request.state.first_token_ns is None
+    assert request.token_times == []
+    assert (len(recorded.steps), recorded.steps[0].failed) == (1, True)
+    assert request.stage_names[0] == "prefill"
+    assert "decode" not in request.stage_names
+
+
 def test_an_argument_that_generate_refuses_is_an_error(recorded: Recorded, model: Any) -> None:
     """An exception before the first forward pass also leaves a complete request."""
     with pytest.raises(ValueError, match="not used by the model"):

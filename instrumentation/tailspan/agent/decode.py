@@ -29,6 +29,7 @@ class Record(NamedTuple):
     d: int = 0
     e: int = 0
     value: Value | None = None
+    """Of an attribute; of BEGIN the JSON object of attributes; of QUEUED and ATTRIBUTES the response id."""
 
 
 class Step(NamedTuple):
@@ -44,6 +45,8 @@ class Step(NamedTuple):
     waiting: int
     preempted: int
     kv_usage_ratio: float | None
+    failed: bool = False
+    """Whether it ended without tokens."""
 
 
 class EngineInfo(NamedTuple):
@@ -60,7 +63,7 @@ Event = Record | Step | EngineInfo
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _KINDS = {int(kind): kind for kind in Kind}
 _STRING, _ATTRIBUTE, _TEXT_ATTRIBUTE = int(Kind.STRING), int(Kind.ATTRIBUTE), int(Kind.TEXT_ATTRIBUTE)
-_STEP = int(Kind.STEP)
+_BEGIN, _QUEUED, _ATTRIBUTES, _STEP = int(Kind.BEGIN), int(Kind.QUEUED), int(Kind.ATTRIBUTES), int(Kind.STEP)
 _DOUBLE_TYPE, _BOOL_TYPE, _STRING_TYPE = int(AttributeType.DOUBLE), int(AttributeType.BOOL), int(AttributeType.STRING)
 
 
@@ -89,6 +92,12 @@ class RingDecoder:
                 yield self._step(slot)
             elif number == _TEXT_ATTRIBUTE:
                 yield from self._text(slot)
+            elif number == _BEGIN:
+                yield Record(kind, key, name_of(name, ""), flags, a, b, c, d, value=name_of(e))
+            elif number == _QUEUED:
+                yield Record(kind, key, name_of(name, ""), flags, a, b, value=_response_id(flags, slot[-32:-8]))
+            elif number == _ATTRIBUTES:
+                yield Record(kind, key, name_of(name, ""), flags, value=_response_id(flags, slot[-48:-8]))
             else:
                 value = self._value(flags, a, slot) if number == _ATTRIBUTE else None
                 yield Record(kind, key, name_of(name, ""), flags, a, b, c, d, e, value)
@@ -126,11 +135,18 @@ class RingDecoder:
         return self._name(a) if flags == _STRING_TYPE else a
 
     def _step(self, slot: bytes) -> Step:
-        (_, _, engine, number, begin, end, prefill, decode, requests, waiting, preempted, kv_usage, _) = (
+        (_, flags, engine, number, begin, end, prefill, decode, requests, waiting, preempted, kv_usage, _) = (
             layout.STEP_RECORD.unpack(slot)
         )
         usage = None if math.isnan(kv_usage) else round(kv_usage, 6)
-        return Step(self._name(engine), number, begin, end, prefill, decode, requests, waiting, preempted, usage)
+        failed = bool(flags & layout.FAILED)
+        return Step(
+            self._name(engine), number, begin, end, prefill, decode, requests, waiting, preempted, usage, failed
+        )
 
     def _name(self, identifier: int) -> str:
         return self._strings.get(identifier, "")
+
+
+def _response_id(flags: int, data: bytes) -> str | None:
+    return data.rstrip(b"\0").decode("utf-8", "replace") if flags & layout.HAS_RESPONSE_ID else None

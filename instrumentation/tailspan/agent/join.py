@@ -17,6 +17,7 @@ from functools import lru_cache
 from tailspan import attributes as attr
 from tailspan.agent.decode import EngineInfo, Event, Record, Step
 from tailspan.agent.model import EngineState, Interval, Membership, RequestState
+from tailspan.recorder import layout
 from tailspan.recorder.layout import Kind
 
 PASSES_AFTER_END = 2
@@ -78,7 +79,7 @@ class Joiner:
             Kind.STAGE: _stage,
             Kind.QUEUED: _queued,
             Kind.JOIN: self._join,
-            Kind.FIRST_TOKEN: self._first_token,
+            Kind.FIRST_TOKEN: _first_token,
             Kind.LEAVE: self._leave,
             Kind.FINISH: self._finish,
             Kind.ATTRIBUTES: _attributes,
@@ -90,6 +91,7 @@ class Joiner:
         for event in events:
             if isinstance(event, Step):
                 self._engine(event.engine).steps[event.number] = event
+                self._sampled(event)
                 self._new_steps.append((self._passes, event))
             elif isinstance(event, EngineInfo):
                 engine = self._engine(event.engine)
@@ -206,21 +208,29 @@ class Joiner:
 
     def _join(self, request: RequestState, record: Record) -> None:
         request.engine = record.name
-        request.memberships.append(Membership(record.a, record.b, record.c))
+        samples_token = bool(record.flags & layout.SAMPLES_TOKEN)
+        request.memberships.append(Membership(record.a, record.b, record.c, samples_token=samples_token))
         self._changes[record.name, record.a].append((record.key, "join"))
 
-    def _first_token(self, request: RequestState, record: Record) -> None:
-        if request.first_token_ns is None:
-            request.first_token_step, request.first_token_ns = record.a, record.b
-        elif request.memberships:
-            request.memberships[-1].first_token_step = record.a
+    def _sampled(self, step: Step) -> None:
+        """Give their first token to the requests that joined for it and are still there."""
+        if step.failed:
+            return
+        for key, event in self._changes.get((step.engine, step.number), ()):
+            request = self.open.get(key) if event == "join" else None
+            if request is not None and any(
+                part.samples_token and part.join_step == step.number for part in request.memberships
+            ):
+                _token(request, step.number, step.end_ns)
 
     def _leave(self, request: RequestState, record: Record) -> None:
+        _expect_no_token(request)
         if request.memberships:
             request.memberships[-1].leave_step, request.memberships[-1].leave_ns = record.a, record.b
         self._changes[record.name, record.a].append((record.key, "leave"))
 
     def _finish(self, request: RequestState, record: Record) -> None:
+        _expect_no_token(request)
         request.engine = record.name
         request.finish_step, request.finish_ns = record.a, record.b
         if record.c:
@@ -254,7 +264,9 @@ def _begin(request: RequestState, record: Record) -> None:
     mask = (1 << 64) - 1
     request.name, request.begin_ns = record.name, record.a
     request.trace_id = (record.b & mask) << 64 | record.c & mask
-    request.parent_id, request.flags = record.d & mask, record.e
+    request.parent_id, request.flags = record.d & mask, record.flags
+    if record.value:
+        _describe(request, str(record.value))
 
 
 def _attribute(request: RequestState, record: Record) -> None:
@@ -266,11 +278,37 @@ def _attribute(request: RequestState, record: Record) -> None:
 _parsed = lru_cache(1024)(json.loads)
 
 
-def _attributes(request: RequestState, record: Record) -> None:
+def _describe(request: RequestState, encoded: str) -> None:
     try:
-        request.attributes |= _parsed(record.name)
+        request.attributes |= _parsed(encoded)
     except ValueError:  # longer than a name may be, so cut; or its registration was dropped
         return
+
+
+def _attributes(request: RequestState, record: Record) -> None:
+    _describe(request, record.name)
+    _response_id(request, record)
+
+
+def _response_id(request: RequestState, record: Record) -> None:
+    if record.value is not None:
+        request.attributes[attr.GEN_AI_RESPONSE_ID] = record.value
+
+
+def _first_token(request: RequestState, record: Record) -> None:
+    _token(request, record.a, record.b)
+
+
+def _expect_no_token(request: RequestState) -> None:
+    for part in request.memberships:
+        part.samples_token = False
+
+
+def _token(request: RequestState, step: int, at_ns: int) -> None:
+    if request.first_token_ns is None:
+        request.first_token_step, request.first_token_ns = step, at_ns
+    elif request.memberships:
+        request.memberships[-1].first_token_step = step
 
 
 def _stage(request: RequestState, record: Record) -> None:
@@ -282,3 +320,4 @@ def _queued(request: RequestState, record: Record) -> None:
     request.engine, request.queued_ns = record.name, record.a
     if record.b:
         request.attributes.setdefault(attr.GEN_AI_INPUT_TOKENS, record.b)
+    _response_id(request, record)

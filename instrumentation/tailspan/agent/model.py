@@ -22,6 +22,7 @@ class Membership:
     """From joining a batch until leaving it, in step numbers and monotonic ns; open while `leave_ns` is None.
 
     `first_token_step` is set after an eviction whose prompt is computed again: the steps before it give no token.
+    `samples_token` until the request leaves or finishes: the end of `join_step` is the time of its first token.
     """
 
     join_step: int
@@ -30,6 +31,7 @@ class Membership:
     leave_step: int | None = None
     leave_ns: int | None = None
     first_token_step: int | None = None
+    samples_token: bool = False
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Container
 from typing import Any, NamedTuple
 
-from tailspan import attributes as attr
 from tailspan.asgi import exchange_of
 from tailspan.engines.transformers_models import SOFTWARE
 from tailspan.recorder import Engine, Request, now_ns
@@ -21,13 +20,15 @@ class Member:
     """A request in the engine. `owned`: begun by its prompt, not by a caller, so that the engine also ends it."""
 
     __slots__ = (
-        "has_token", "is_prefilled", "joined", "last_step", "owned", "prefill_steps", "queued_ns",
-        "recomputes", "request", "state",
+        "foreseen_step", "has_token", "is_prefilled", "is_queued", "joined", "last_step", "owned", "prefill_steps",
+        "prompt_tokens", "queued_ns", "recomputes", "request", "state",
     )  # fmt: skip
 
-    def __init__(self, request: Request, owned: bool, queued_ns: int) -> None:
-        """Start in the queue."""
+    def __init__(self, request: Request, owned: bool, queued_ns: int, prompt_tokens: int = 0) -> None:
+        """On the way into the queue; `Batch.added` records that."""
         self.queued_ns = queued_ns
+        self.prompt_tokens = prompt_tokens
+        self.is_queued = False
         self.request = request
         self.owned = owned
         self.joined = False
@@ -35,6 +36,8 @@ class Member:
         self.has_token = False
         self.recomputes = False
         self.prefill_steps = 0
+        self.foreseen_step = 0
+        """The step of which the join says that it samples the first token."""
         self.last_step = 0
         self.state: Any = None
 
@@ -83,12 +86,13 @@ class Batch:
         """The engine has made its own record of a prompt, under its id."""
         self._members[request_id] = member
         member.request.engine_request_id = request_id
-        if member.owned:
-            member.request.text(attr.GEN_AI_RESPONSE_ID, request_id)
+        self._queued(member, request_id if member.owned else "")
 
     def refused(self, member: Member) -> None:
         """The engine did not take the prompt."""
         self._members.pop(member.request.engine_request_id, None)
+        if not member.is_queued:
+            self._queued(member, "")
         if member.owned:
             member.request.end(now_ns(), "error", "request_refused")
 
@@ -109,7 +113,7 @@ class Batch:
                 continue
             taking_part += 1
             if not member.joined:
-                self._join(state.request_id, member, number, begin_ns)
+                self._join(state.request_id, member, number, begin_ns, future.has_new_token)
             if member.is_prefilled:
                 decode_tokens += future.query_length
             else:
@@ -164,13 +168,11 @@ class Batch:
             # Evicted meanwhile: the engine throws this token away.
             if not member.joined or member.state is not state:
                 continue
-            if not member.has_token:
-                member.has_token = True
+            if (not member.has_token or member.recomputes) and member.foreseen_step != plan.number:
                 engine.first_token(member.request.key, plan.number, at_ns)
-                if not state.streaming:
-                    member.request.has_output = True
-            elif member.recomputes:
-                engine.first_token(member.request.key, plan.number, at_ns)
+            if not member.has_token and not state.streaming:
+                member.request.has_output = True
+            member.has_token = True
             member.recomputes = False
             if state.status is finished:
                 self._finish(state.request_id, member, plan.number, at_ns, _output_tokens(state))
@@ -209,20 +211,27 @@ class Batch:
             self._plans.appendleft(self._current)
             self._current = None
         while self._plans:
-            self._record(self._plans.popleft(), at_ns)
+            self._record(self._plans.popleft(), at_ns, failed=True)
 
-    def _record(self, plan: _Plan, end_ns: int) -> None:
+    def _record(self, plan: _Plan, end_ns: int, *, failed: bool = False) -> None:
         self.engine.step(
             plan.number, plan.begin_ns, end_ns,
             requests=plan.requests, prefill_tokens=plan.prefill_tokens, decode_tokens=plan.decode_tokens,
-            waiting=plan.waiting, preempted=plan.preempted, kv_usage=plan.kv_usage,
+            waiting=plan.waiting, preempted=plan.preempted, kv_usage=plan.kv_usage, failed=failed,
         )  # fmt: skip
 
-    def _join(self, request_id: str, member: Member, number: int, at_ns: int) -> None:
+    def _queued(self, member: Member, response_id: str) -> None:
+        member.is_queued = True
+        self.engine.queued(member.request.key, member.queued_ns, member.prompt_tokens, response_id)
+
+    def _join(self, request_id: str, member: Member, number: int, at_ns: int, samples_token: bool) -> None:
+        samples_token = samples_token and (not member.has_token or member.recomputes)
+        if samples_token:
+            member.foreseen_step = number
         member.joined = True
         self._running[request_id] = member
         # Planning drains the queue: it may have begun before this request came.
-        self.engine.join(member.request.key, number, max(at_ns, member.queued_ns))
+        self.engine.join(member.request.key, number, max(at_ns, member.queued_ns), samples_token=samples_token)
 
     def _leave_all_but(self, number: int, at_ns: int, active: Container[str]) -> int:
         left = [(request_id, member) for request_id, member in self._running.items() if member.last_step != number]

@@ -65,8 +65,7 @@ def _begin(manager: Any, input_ids: Any) -> tuple[Batch, Member]:
     owned = request is None or batch.holds(request)
     if request is None or owned:
         request = offline_request(begin_ns, batch.engine.model, request.traceparent if request is not None else None)
-    batch.engine.queued(request.key, begin_ns, len(input_ids))
-    return batch, Member(request, owned, begin_ns)
+    return batch, Member(request, owned, begin_ns, len(input_ids))
 
 
 def _state_made(wrapped: Function, instance: Any, args: Arguments, kwargs: Keywords) -> None:

@@ -93,6 +93,4 @@ def offline_request(begin_ns: int, model: str, traceparent: str | None = None) -
         context = trace.get_current_span().get_span_context()
         if context.is_valid:
             traceparent = format_traceparent(context.trace_id, context.span_id, int(context.trace_flags))
-    request = begin_request("generate", begin_ns, traceparent)
-    request.describe(_offline(model))
-    return request
+    return begin_request("generate", begin_ns, traceparent, _offline(model))

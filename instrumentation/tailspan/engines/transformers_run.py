@@ -55,7 +55,7 @@ class Run:
         self._last_step = 0
         self._step_begin_ns = self._step_end_ns = begin_ns
         self._step = self._engine.next_step()
-        self._engine.join(request.key, self._step, begin_ns)
+        self._engine.join(request.key, self._step, begin_ns, samples_token=True)
 
     def queued(self, at_ns: int) -> None:
         """Record the begin of the queue where no server did."""
@@ -172,11 +172,10 @@ class Run:
             prefill_tokens=self._prompt_tokens if is_prefill else 0,
             decode_tokens=0 if is_prefill else new_tokens * self._rows,
             waiting=self._waiting() if self._waiting is not None else 0,
+            failed=failed,
         )
-        if is_prefill and not failed:
-            engine.first_token(self.request.key, number, at_ns)
-            if self._sets_output:
-                self.request.has_output = True
+        if is_prefill and not failed and self._sets_output:
+            self.request.has_output = True
         if not failed:
             self._tokens += new_tokens
             self._last_step = number

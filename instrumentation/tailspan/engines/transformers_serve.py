@@ -46,18 +46,16 @@ def _entered(handler: Any, body: Any, request_id: str = "") -> None:
         return
     model = body.get("model") or getattr(handler.model_manager, "force_model", None)
     exchange.model_known = isinstance(model, str)
-    _describe(request, model if isinstance(model, str) else "", bool(body.get("stream")))
-    if request_id:
-        request.text(attr.GEN_AI_RESPONSE_ID, request_id)
+    _describe(request, model if isinstance(model, str) else "", bool(body.get("stream")), request_id)
 
 
-def _describe(request: Request, model: str, stream: bool) -> None:
+def _describe(request: Request, model: str, stream: bool, response_id: str = "") -> None:
     # The client chooses the name: only a few may become names that a ring keeps.
     if model in _models or (len(_models) < MAX_MODELS and len(model) <= MAX_MODEL_LENGTH):
         _models.add(model)
-        request.describe(_asked(model, stream))
+        request.describe(_asked(model, stream), response_id)
     else:
-        request.describe(_asked("", stream))
+        request.describe(_asked("", stream), response_id)
         request.text(attr.GEN_AI_MODEL, model)
 
 

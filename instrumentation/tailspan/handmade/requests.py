@@ -16,12 +16,13 @@ from tailspan.handmade.calls import AlsoAsync, wrap
 from tailspan.handmade.failsafe import swallow
 from tailspan.handmade.handles import NOTHING, RequestHandle, Value, find_handle, new_handle
 from tailspan.ids import format_traceparent, parse_traceparent
-from tailspan.recorder import Request, begin_request, now_ns
+from tailspan.recorder import AttributeSet, Request, begin_request, now_ns
 from tailspan.recorder import current_request as current
 from tailspan.recorder.process import is_started
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_TEXT_COMPLETION = AttributeSet({attr.GEN_AI_OPERATION: "text_completion"})
 
 
 class RequestScope(AlsoAsync[RequestHandle]):
@@ -105,9 +106,8 @@ class RequestScope(AlsoAsync[RequestHandle]):
             known = find_handle(outer.key)
             return (known, False) if known is not None else (new_handle(outer, ours=False), True)
         begin_ns = now_ns()
-        request = begin_request(self._name, begin_ns, self._traceparent or _active_traceparent())
-        if attr.GEN_AI_OPERATION not in (self._attributes or {}):
-            request.attribute(attr.GEN_AI_OPERATION, "text_completion")
+        attributes = None if attr.GEN_AI_OPERATION in (self._attributes or {}) else _TEXT_COMPLETION
+        request = begin_request(self._name, begin_ns, self._traceparent or _active_traceparent(), attributes)
         return new_handle(request, ours=True), True
 
 

@@ -1,7 +1,8 @@
 """One scheduler of an engine: its steps, and which requests take part in them.
 
-The worker writes one record a step and one for each request that joins, produces its first token, is evicted or
-finishes. Token times, ITL and batch membership follow from those in the agent.
+The worker writes one record a step and one for each request that joins, is evicted or finishes; one for a
+first token only where nobody knew at the join which step samples it. Token times, ITL and batch membership follow from
+those in the agent.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 
+from tailspan import attributes as attr
 from tailspan.recorder import layout, process
 from tailspan.recorder.layout import Kind
 from tailspan.recorder.process import unrecorded
@@ -16,7 +18,7 @@ from tailspan.recorder.process import unrecorded
 _numbers = itertools.count()
 _UNKNOWN = float("nan")
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
-_QUEUED, _JOIN, _FIRST_TOKEN = int(Kind.QUEUED), int(Kind.JOIN), int(Kind.FIRST_TOKEN)
+_JOIN, _FIRST_TOKEN = int(Kind.JOIN), int(Kind.FIRST_TOKEN)
 _LEAVE, _FINISH = int(Kind.LEAVE), int(Kind.FINISH)
 
 
@@ -40,38 +42,49 @@ class Engine:
         """Return the number of the step that begins now; the first is 1."""
         return next(self._steps)
 
-    def queued(self, key: int, at_ns: int, prompt_tokens: int = 0) -> None:
-        """The engine has the request: its queue time begins."""
-        if key not in unrecorded:
-            process.ring().note(_QUEUED, self.name, key, at_ns, prompt_tokens)
+    def queued(self, key: int, at_ns: int, prompt_tokens: int = 0, response_id: str = "") -> None:
+        """The engine has the request: its queue time begins. The id is `gen_ai.response.id`."""
+        if key in unrecorded:
+            return
+        ring = process.ring()
+        data = response_id.encode("utf-8", "replace")
+        if len(data) > layout.QUEUED_ID_BYTES:
+            ring.queued(self.name, 0, key, at_ns, prompt_tokens, b"")
+            ring.text(key, ring.string(attr.GEN_AI_RESPONSE_ID), response_id)
+        else:
+            ring.queued(self.name, layout.HAS_RESPONSE_ID if data else 0, key, at_ns, prompt_tokens, data)
 
-    def join(self, key: int, step: int, at_ns: int, cached_tokens: int = 0) -> None:
-        """The request is part of the batch from this step on, for the first time or after an eviction."""
+    def join(self, key: int, step: int, at_ns: int, cached_tokens: int = 0, *, samples_token: bool = False) -> None:
+        """The request is part of the batch from this step on, for the first time or after an eviction.
+
+        samples_token: this step will sample its first token, or the first one after an eviction, so that no
+        `first_token` follows. The calling thread must also record the step, `failed` if no token came.
+        """
         if key not in unrecorded:
-            process.ring().note(_JOIN, self.name, key, step, at_ns, cached_tokens)
+            process.ring().note(_JOIN, samples_token, self.name, key, step, at_ns, cached_tokens)
 
     def first_token(self, key: int, step: int, at_ns: int) -> None:
-        """The step sampled the request's first token: prefill ends; or its first one after an eviction."""
+        """The step sampled the request's first token, unforeseen: prefill ends; or its first one after an eviction."""
         if key not in unrecorded:
-            process.ring().note(_FIRST_TOKEN, self.name, key, step, at_ns)
+            process.ring().note(_FIRST_TOKEN, 0, self.name, key, step, at_ns)
 
     def leave(self, key: int, step: int, at_ns: int) -> None:
         """The request was evicted; `step` is the last in which it took part."""
         if key not in unrecorded:
-            process.ring().note(_LEAVE, self.name, key, step, at_ns)
+            process.ring().note(_LEAVE, 0, self.name, key, step, at_ns)
 
     def finish(self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1) -> None:
         """The step sampled the last token of the request, or the request ended there for another reason."""
         if key not in unrecorded:
-            process.ring().note(_FINISH, self.name, key, step, at_ns, output_tokens, prefill_steps)
+            process.ring().note(_FINISH, 0, self.name, key, step, at_ns, output_tokens, prefill_steps)
 
     def step(
         self, number: int, begin_ns: int, end_ns: int, *, requests: int, prefill_tokens: int, decode_tokens: int,
-        waiting: int = 0, preempted: int = 0, kv_usage: float = _UNKNOWN,
+        waiting: int = 0, preempted: int = 0, kv_usage: float = _UNKNOWN, failed: bool = False,
     ) -> None:  # fmt: skip
-        """One iteration: `begin_ns` when it was planned, `end_ns` when its tokens were on the host."""
+        """One iteration: `begin_ns` when it was planned, `end_ns` when its tokens were on the host, or it `failed`."""
         ring = process.ring()
         ring.step(
-            ring.string(self.name), number, begin_ns, end_ns,
+            failed, ring.string(self.name), number, begin_ns, end_ns,
             prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage,
         )  # fmt: skip

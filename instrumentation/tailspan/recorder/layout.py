@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 MAGIC: Final = b"TSPNRING"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_BYTES: Final = 4096
 SLOT_BYTES: Final = 64
 ENGINE_SEPARATOR: Final = "\x1f"
@@ -38,7 +38,8 @@ class Kind(IntEnum):
     STRING = 1
     """Chunk of a string: name = its id in this ring, flags = chunk number, key = length in bytes, 40 bytes of UTF-8."""
     BEGIN = 2
-    """A request begins: name = span name, a = begin, b/c = trace id high/low, d = parent span id, e = trace flags."""
+    """A request begins: name = span name, flags = trace flags, a = begin, b/c = trace id high/low, d = parent span id,
+    e = id of a string in the same ring, a JSON object of attributes (0: none); see BEGIN_RECORD."""
     ATTRIBUTE = 3
     """name = attribute key, flags = AttributeType, a = value."""
     TEXT_ATTRIBUTE = 4
@@ -46,22 +47,25 @@ class Kind(IntEnum):
     STAGE = 5
     """A stage measured by one hook: name = stage, a = begin, b = end (0: it begins), c = busy ns (-1: all of it)."""
     QUEUED = 6
-    """The engine has the request: name = engine, a = time, b = prompt tokens."""
+    """The engine has the request: name = engine, flags = HAS_RESPONSE_ID or 0, a = time, b = prompt tokens, then 24
+    bytes of UTF-8, the engine's id of the request; see QUEUED_RECORD."""
     JOIN = 7
-    """First step, or first after an eviction: name = engine, a = step, b = time, c = cached tokens."""
+    """First step, or first after an eviction: name = engine, flags = SAMPLES_TOKEN or 0, a = step, b = time, c = cached
+    tokens. Written when the step begins, so that a worker that dies in it leaves the request in its prefill."""
     FIRST_TOKEN = 8
-    """name = engine, a = step, b = time. A second one: the first token after an eviction with recompute."""
+    """name = engine, a = step, b = time. A second one: the first token after an eviction with recompute. None where
+    JOIN has SAMPLES_TOKEN."""
     LEAVE = 9
     """Evicted before its end: name = engine, a = last step, b = time."""
     FINISH = 10
     """Last token sampled: name = engine, a = last step, b = time, c = output tokens, d = prefill steps."""
     ATTRIBUTES = 11
-    """Several attributes at once: name = JSON object of them."""
+    """Several attributes at once: name = JSON object of them, flags = HAS_RESPONSE_ID or 0, 40 bytes of UTF-8."""
     END = 13
     """name = error type (0: none), flags = index into OUTCOMES, a = time, b = HTTP status (0: none), c = first body
     chunk with output (0: none), d = last text ready (0: none), e = busy ns of all detokenisation."""
     STEP = 14
-    """One engine step: name = engine, key = step number; see STEP_RECORD."""
+    """One engine step: name = engine, flags = FAILED or 0, key = step number; see STEP_RECORD."""
     STEP_GPU = 15
     """Device time of a step: name = engine, key = step number, a = busy ns, b = idle ns before it (-1: unknown)."""
 
@@ -76,12 +80,27 @@ class AttributeType(IntEnum):
     """a = string id in the same ring."""
 
 
+HAS_RESPONSE_ID: Final = 1
+"""Flag of QUEUED and ATTRIBUTES: the attribute `gen_ai.response.id` is in the record."""
+SAMPLES_TOKEN: Final = 1
+"""Flag of JOIN: the step computes all that is missing of the prompt, so its end is also the time of the first token;
+unless the step has FAILED, or LEAVE or FINISH of the request comes before it. Whoever sets this writes the STEP into
+the same ring."""
+FAILED: Final = 1
+"""Flag of STEP: it ended without tokens."""
+
 # kind, flags, name, key, then 40 bytes that depend on the kind, then the sequence number.
 RECORD: Final = struct.Struct("<HHIQqqqqqQ")
 DOUBLE_RECORD: Final = struct.Struct("<HHIQdqqqqQ")
 CHUNK_RECORD: Final = struct.Struct("<HHIQ40sQ")
+# begin, trace id high and low, parent span id, attributes
+BEGIN_RECORD: Final = struct.Struct("<HHIQqQQQqQ")
+# time, prompt tokens, id of the request
+QUEUED_RECORD: Final = struct.Struct("<HHIQqq24sQ")
 # begin, end, prefill tokens, decode tokens, requests, waiting, preempted, KV usage (NaN: unknown)
 STEP_RECORD: Final = struct.Struct("<HHIQqqIIIIIfQ")
 CHUNK_BYTES: Final = 40
+QUEUED_ID_BYTES: Final = 24
 
-assert {RECORD.size, DOUBLE_RECORD.size, CHUNK_RECORD.size, STEP_RECORD.size} == {SLOT_BYTES}
+_RECORDS = (RECORD, DOUBLE_RECORD, CHUNK_RECORD, BEGIN_RECORD, QUEUED_RECORD, STEP_RECORD)
+assert {record.size for record in _RECORDS} == {SLOT_BYTES}

@@ -98,7 +98,17 @@ class Nowhere(RingWriter):
     def double(self, *_: object) -> None:
         """Keep nothing."""
 
+    def begin(self, *_: object) -> bool:
+        """Return that there is no room."""
+        return False
+
+    def queued(self, *_: object) -> None:
+        """Keep nothing."""
+
     def step(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def chunk(self, *_: object) -> None:
         """Keep nothing."""
 
     def text(self, *_: object) -> None:
@@ -107,21 +117,13 @@ class Nowhere(RingWriter):
     def note(self, *_: object, **__: object) -> None:
         """Keep nothing."""
 
-    def new_id(self) -> int:
-        """Return 64 random bits."""
-        return new_span_id()
+    def new_ids(self) -> tuple[int, int, int]:
+        """Return three times 64 random bits."""
+        return new_span_id(), new_span_id(), new_span_id()
 
     def string(self, value: str) -> int:  # noqa: ARG002
         """Return the id of no string."""
         return 0
-
-    def known_string(self, value: str) -> int | None:  # noqa: ARG002
-        """Return the id of no string."""
-        return 0
-
-    def takes_request(self) -> bool:
-        """Return that there is no room."""
-        return False
 
 
 _recorder: _ProcessRecorder | None = None

@@ -12,23 +12,18 @@ from contextvars import ContextVar
 
 from tailspan import attributes as attr
 from tailspan.ids import format_traceparent, parse_traceparent
-from tailspan.recorder import process
+from tailspan.recorder import layout, process
 from tailspan.recorder.layout import AttributeType, Kind
 from tailspan.recorder.ring import RingWriter
 
 MAX_UNRECORDED = 65536
-_SIGN, _LOW_64 = 1 << 63, (1 << 64) - 1
+_LOW_64 = (1 << 64) - 1
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
-_BEGIN, _ATTRIBUTE, _ATTRIBUTES = int(Kind.BEGIN), int(Kind.ATTRIBUTE), int(Kind.ATTRIBUTES)
+_ATTRIBUTE, _ATTRIBUTES = int(Kind.ATTRIBUTE), int(Kind.ATTRIBUTES)
 _STAGE, _END = int(Kind.STAGE), int(Kind.END)
 _INT, _DOUBLE = int(AttributeType.INT), int(AttributeType.DOUBLE)
 _BOOL, _STRING = int(AttributeType.BOOL), int(AttributeType.STRING)
 _OUTCOME_INDEX = {outcome: index for index, outcome in enumerate(attr.OUTCOMES)}
-
-
-def signed(value: int) -> int:
-    """Return a 64-bit pattern as the signed number that the record format stores."""
-    return value - (1 << 64) if value >= _SIGN else value
 
 
 class AttributeSet:
@@ -49,7 +44,7 @@ class Request:
     first one; `ended` once the request is over; `engine_request_id` whatever id the engine uses.
     """
 
-    # Defaults of the class, so that a request that begins sets four fields and not a dozen.
+    # Defaults of the class, so that a request that begins sets five fields and not a dozen.
     recorded = True
     ended = False
     has_output = False
@@ -58,12 +53,18 @@ class Request:
     _text_ready_ns = 0
     _text_busy_ns = 0
 
-    def __init__(self, trace_id: int, key: int, flags: int, begin_ns: int) -> None:
+    def __init__(self, trace_high: int, trace_low: int, key: int, flags: int, begin_ns: int) -> None:
         """Use `begin_request`; this only fills in the fields."""
-        self.trace_id = trace_id
+        self._trace_high = trace_high
+        self._trace_low = trace_low
         self.key = key
         self.flags = flags
         self.begin_ns = begin_ns
+
+    @property
+    def trace_id(self) -> int:
+        """The 128-bit id of the trace."""
+        return self._trace_high << 64 | self._trace_low
 
     @property
     def traceparent(self) -> str:
@@ -76,16 +77,24 @@ class Request:
             return
         ring = process.ring()
         if isinstance(value, str):
-            ring.note(_ATTRIBUTE, key, self.key, ring.string(value), flags=_STRING)
+            ring.note(_ATTRIBUTE, _STRING, key, self.key, ring.string(value))
         elif isinstance(value, float):
             ring.double(_ATTRIBUTE, _DOUBLE, ring.string(key), self.key, value)
         else:
-            ring.note(_ATTRIBUTE, key, self.key, int(value), flags=_BOOL if isinstance(value, bool) else _INT)
+            ring.note(_ATTRIBUTE, _BOOL if isinstance(value, bool) else _INT, key, self.key, int(value))
 
-    def describe(self, attributes: AttributeSet) -> None:
-        """Set several attributes at once with one record."""
-        if self.recorded:
-            process.ring().note(_ATTRIBUTES, attributes.encoded, self.key)
+    def describe(self, attributes: AttributeSet, response_id: str = "") -> None:
+        """Set several attributes at once, and `gen_ai.response.id`: one record if the id has at most 40 bytes."""
+        if not self.recorded:
+            return
+        ring = process.ring()
+        data = response_id.encode("utf-8", "replace")
+        if data and len(data) <= layout.CHUNK_BYTES:
+            ring.chunk(_ATTRIBUTES, layout.HAS_RESPONSE_ID, ring.string(attributes.encoded), self.key, data)
+            return
+        ring.note(_ATTRIBUTES, 0, attributes.encoded, self.key)
+        if data:
+            self.text(attr.GEN_AI_RESPONSE_ID, response_id)
 
     def text(self, key: str, value: str) -> None:
         """Set a text attribute with many different values (a request id, an error message); cut at 240 bytes."""
@@ -97,7 +106,7 @@ class Request:
     def stage(self, stage: str, begin_ns: int, end_ns: int, busy_ns: int = -1) -> None:
         """Record a stage that one hook measured as a whole; several of one name are joined. busy -1: all of it."""
         if self.recorded:
-            process.ring().note(_STAGE, stage, self.key, begin_ns, end_ns, busy_ns)
+            process.ring().note(_STAGE, 0, stage, self.key, begin_ns, end_ns, busy_ns)
 
     def text_ready(self, at_ns: int, busy_ns: int) -> None:
         """Note that a piece of text is ready after `busy_ns` of detokenisation; recorded when the request ends."""
@@ -133,23 +142,21 @@ current_request: ContextVar[Request | None] = ContextVar("tailspan_request", def
 """The request that the running code works for, set by the ASGI layer and by offline calls."""
 
 
-def begin_request(name: str, begin_ns: int, traceparent: str | None = None) -> Request:
+def begin_request(
+    name: str, begin_ns: int, traceparent: str | None = None, attributes: AttributeSet | None = None
+) -> Request:
     """Begin a request with the span name `name`, under the caller's W3C context when there is a valid one."""
     ring: RingWriter = process.ring()
+    high, low, key = ring.new_ids()
+    parent_id, flags = 0, 1
     parent = parse_traceparent(traceparent) if traceparent else None
     if parent is not None:
         trace_id, parent_id, flags = parent
-    else:
-        trace_id, parent_id, flags = ring.new_id() << 64 | ring.new_id(), 0, 1
-    request = Request(trace_id, ring.new_id(), flags, begin_ns)
-    if not ring.takes_request():
+        high, low = trace_id >> 64, trace_id & _LOW_64
+    request = Request(high, low, key, flags, begin_ns)
+    if not ring.begin(name, attributes.encoded if attributes else "", key, begin_ns, high, low, parent_id, flags):
         request.recorded = False
         if len(process.unrecorded) >= MAX_UNRECORDED:  # requests that nobody ends
             process.unrecorded.clear()
-        process.unrecorded.add(request.key)
-        return request
-    ring.note(
-        _BEGIN, name, request.key,
-        begin_ns, signed(trace_id >> 64), signed(trace_id & _LOW_64), signed(parent_id), flags,
-    )  # fmt: skip
+        process.unrecorded.add(key)
     return request

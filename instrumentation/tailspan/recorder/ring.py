@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tailspan.recorder import layout
@@ -23,15 +24,17 @@ MAX_TEXT_BYTES = 240
 """Longest text attribute; longer ones are cut."""
 MAX_NAME_BYTES = 1000
 """Longest name that a ring registers; longer ones are cut."""
-ID_BYTES = 4096
-"""Random bytes that a ring fetches at a time."""
+IDS_AT_ONCE = 128
+"""Requests for which a ring fetches random bytes at a time."""
 
-STEP = int(Kind.STEP)
+BEGIN, QUEUED, STEP = int(Kind.BEGIN), int(Kind.QUEUED), int(Kind.STEP)
 TEXT_ATTRIBUTE, STRING = int(Kind.TEXT_ATTRIBUTE), int(Kind.STRING)
-_unpack_ids = struct.Struct(f"<{ID_BYTES // 8}Q").unpack
+_ids_of = struct.Struct("<QQQ").iter_unpack
 _pack_record = layout.RECORD.pack_into
 _pack_double = layout.DOUBLE_RECORD.pack_into
 _pack_chunk = layout.CHUNK_RECORD.pack_into
+_pack_begin = layout.BEGIN_RECORD.pack_into
+_pack_queued = layout.QUEUED_RECORD.pack_into
 _pack_step = layout.STEP_RECORD.pack_into
 
 
@@ -43,7 +46,7 @@ class RingWriter:
 
     __slots__ = (
         "_descriptor", "_dropped", "_dropped_requests", "_head", "_ids", "_limit", "_map", "_mask",
-        "_renew_at", "_slots", "_strings", "path",
+        "_renew_at", "_request_limit", "_slots", "_strings", "path",
     )  # fmt: skip
 
     def __init__(self, path: Path, slots: int, thread_number: int) -> None:
@@ -70,10 +73,11 @@ class RingWriter:
         self._mask = slots - 1
         self._head = 0
         self._limit = slots
+        self._request_limit = slots - slots // 4
         self._dropped = 0
         self._dropped_requests = 0
         self._renew_at = slots // 2
-        self._ids: list[int] = []
+        self._ids: Iterator[tuple[int, int, int]] = iter(())
         self._strings: dict[str, int] = {}
         layout.HEADER.pack_into(
             self._map, 0, b"\0" * 8, layout.VERSION, slots, os.getpid(), thread_number,
@@ -115,33 +119,75 @@ class RingWriter:
         )
         self._head = head + 1
 
+    def begin(
+        self, name: str, attributes: str, key: int, begin_ns: int, trace_high: int, trace_low: int, parent: int,
+        flags: int,
+    ) -> bool:  # fmt: skip
+        """Append the BEGIN record of a request if there is room for a new one; return whether there was."""
+        head = self._head
+        if head >= self._request_limit and not self._takes_request(head):
+            return False
+        name_id = self.string(name)
+        attributes_id = self.string(attributes) if attributes else 0
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return True
+        _pack_begin(
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, BEGIN, flags, name_id, key, begin_ns,
+            trace_high, trace_low, parent, attributes_id, head + 1,
+        )  # fmt: skip
+        self._head = head + 1
+        return True
+
+    def queued(self, engine: str, flags: int, key: int, at_ns: int, prompt_tokens: int, response_id: bytes) -> None:
+        """Append one QUEUED record; the id has at most `QUEUED_ID_BYTES`."""
+        identifier = self._strings.get(engine) if self._head <= self._renew_at else None
+        if identifier is None:
+            identifier = self.string(engine)
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_queued(
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, QUEUED, flags, identifier, key, at_ns,
+            prompt_tokens, response_id, head + 1,
+        )  # fmt: skip
+        self._head = head + 1
+
     def step(
-        self, engine: int, number: int, begin_ns: int, end_ns: int, prefill_tokens: int, decode_tokens: int,
-        requests: int, waiting: int, preempted: int, kv_usage: float,
+        self, flags: int, engine: int, number: int, begin_ns: int, end_ns: int, prefill_tokens: int,
+        decode_tokens: int, requests: int, waiting: int, preempted: int, kv_usage: float,
     ) -> None:  # fmt: skip
         """Append one STEP record."""
         head = self._head
         if head >= self._limit and not self._has_room(head):
             return
         _pack_step(
-            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, STEP, 0, engine, number, begin_ns, end_ns,
-            prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage, head + 1,
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, STEP, flags, engine, number, begin_ns,
+            end_ns, prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage, head + 1,
         )  # fmt: skip
+        self._head = head + 1
+
+    def chunk(self, kind: int, flags: int, name: int, key: int, data: bytes) -> None:
+        """Append one record with at most `CHUNK_BYTES` of text."""
+        head = self._head
+        if head >= self._limit and not self._has_room(head):
+            return
+        _pack_chunk(self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, kind, flags, name, key, data, head + 1)
         self._head = head + 1
 
     def text(self, key: int, name: int, value: str) -> None:
         """Append a text attribute of a request in chunks of 40 bytes, at most `MAX_TEXT_BYTES`."""
         data = value.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
         if len(data) <= layout.CHUNK_BYTES:
-            self._chunk(TEXT_ATTRIBUTE, 1, name, key, data)
+            self.chunk(TEXT_ATTRIBUTE, 1, name, key, data)
             return
         chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
         for number in range(chunks):
             part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
-            self._chunk(TEXT_ATTRIBUTE, number << 1 | (number == chunks - 1), name, key, part)
+            self.chunk(TEXT_ATTRIBUTE, number << 1 | (number == chunks - 1), name, key, part)
 
     def note(
-        self, kind: int, name: str, key: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, flags: int = 0
+        self, kind: int, flags: int, name: str, key: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0
     ) -> None:
         """Append one record with a registered name."""
         identifier = self._strings.get(name) if self._head <= self._renew_at else None
@@ -166,22 +212,39 @@ class RingWriter:
         )
         self._head = head + 1
 
-    def new_id(self) -> int:
-        """Return 64 random bits that are not all zero.
+    def new_ids(self) -> tuple[int, int, int]:
+        """Return three times 64 random bits that are not all zero: trace id high and low, span id.
 
-        Strong randomness from the kernel, fetched for hundreds of ids at a time; only this thread reads the rest.
+        Strong randomness from the kernel, fetched for many requests at a time; only this thread reads the rest.
         """
-        try:
-            return self._ids.pop()
-        except IndexError:
-            self._ids = [number for number in _unpack_ids(os.urandom(ID_BYTES)) if number]
-            return self._ids.pop()
+        while True:
+            for ids in self._ids:
+                if 0 not in ids:
+                    return ids
+            self._ids = _ids_of(os.urandom(24 * IDS_AT_ONCE))
 
     def string(self, value: str) -> int:
         """Return the id of a string in this ring; the first use writes its bytes."""
-        known = self.known_string(value)
-        if known is not None:
-            return known
+        if self._head <= self._renew_at:
+            known = self._strings.get(value)
+            if known is not None:
+                return known
+        else:
+            # Strings are written again every half lap, so that what a dead worker leaves behind can be read by itself.
+            self._strings.clear()
+            self._renew_at = self._head + self._slots // 2
+        return self._register(value)
+
+    def close(self) -> None:
+        """Give up the file; only for a ring that no thread writes to any more."""
+        self._map.close()
+        os.close(self._descriptor)
+
+    def mark_closed(self) -> None:
+        """Tell the reader that the process ended in an orderly way."""
+        struct.pack_into("<Q", self._map, layout.CLOSED_OFFSET, 1)
+
+    def _register(self, value: str) -> int:
         if len(self._strings) >= MAX_STRINGS:
             return self._strings.get(OVERFLOW_STRING, 0)
         if len(self._strings) == MAX_STRINGS - 1:
@@ -193,55 +256,32 @@ class RingWriter:
         identifier = len(self._strings) + 1
         for number in range(chunks):
             part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
-            self._chunk(STRING, number, identifier, len(data), part)
+            self.chunk(STRING, number, identifier, len(data), part)
         self._strings[value] = identifier
         return identifier
 
-    def known_string(self, value: str) -> int | None:
-        """Return the id of a string that this ring already has."""
-        if self._head > self._renew_at:
-            # Strings are written again every half lap, so that what a dead worker leaves behind can be read by itself.
-            self._strings.clear()
-            self._renew_at = self._head + self._slots // 2
-        return self._strings.get(value)
-
-    def takes_request(self) -> bool:
+    def _takes_request(self, head: int) -> bool:
         """Whether there is room for a new request; else count it as dropped.
 
         The last quarter of the ring is kept for requests that have begun, so that they can end whole.
         """
-        head = self._head
-        if head < self._limit - self._slots // 4:
-            return True
-        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
-        self._limit = tail + self._slots
-        if head < self._limit - self._slots // 4:
+        self._look()
+        if head < self._request_limit:
             return True
         self._dropped_requests += 1
         struct.pack_into("<Q", self._map, layout.DROPPED_REQUESTS_OFFSET, self._dropped_requests)
         return False
 
-    def close(self) -> None:
-        """Give up the file; only for a ring that no thread writes to any more."""
-        self._map.close()
-        os.close(self._descriptor)
-
-    def mark_closed(self) -> None:
-        """Tell the reader that the process ended in an orderly way."""
-        struct.pack_into("<Q", self._map, layout.CLOSED_OFFSET, 1)
-
-    def _chunk(self, kind: int, flags: int, name: int, key: int, data: bytes) -> None:
-        head = self._head
-        if head >= self._limit and not self._has_room(head):
-            return
-        _pack_chunk(self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, kind, flags, name, key, data, head + 1)
-        self._head = head + 1
-
     def _has_room(self, head: int) -> bool:
-        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
-        self._limit = tail + self._slots
+        self._look()
         if head < self._limit:
             return True
         self._dropped += 1
         struct.pack_into("<Q", self._map, layout.DROPPED_OFFSET, self._dropped)
         return False
+
+    def _look(self) -> None:
+        """Learn how far the agent has read."""
+        (tail,) = struct.unpack_from("<Q", self._map, layout.TAIL_OFFSET)
+        self._limit = tail + self._slots
+        self._request_limit = self._limit - self._slots // 4
