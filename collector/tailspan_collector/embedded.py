@@ -17,10 +17,10 @@ from typing import Any, Self
 import chdb
 
 from tailspan.errors import UserError
-from tailspan_collector.errors import InsertError, classify
-from tailspan_collector.framing import write_varint
-from tailspan_collector.sink import TABLE, insert_settings
-from tailspan_schemas.migrations import PROTO_FILE, PROTO_MESSAGE
+from tailspan_collector.errors import classify
+from tailspan_collector.rowbinary import reject_row
+from tailspan_collector.signals import Signal
+from tailspan_collector.sink import REJECTS_COLUMNS, REJECTS_TABLE, Reject, insert_settings, reject_settings
 
 
 class Folder:
@@ -102,6 +102,14 @@ class Engine:
         text = self._root.query(sql, "TSV").bytes().decode()
         return [line.split("\t") for line in text.splitlines()]
 
+    def ping(self) -> None:
+        """Run a trivial query; may be called from any thread."""
+        handle = self.connect()
+        try:
+            handle.query("select 1")
+        finally:
+            handle.close()
+
     def close(self) -> None:
         """Close the database."""
         self._root.close()
@@ -119,35 +127,27 @@ class Engine:
 
 
 class EmbeddedSink:
-    """Inserts through chDB."""
+    """Inserts through chDB; see `sink.Sink`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def insert(self, payloads: Sequence[bytes], token: str) -> None:
-        """Store OTLP trace requests; see `Sink`."""
-        settings = {**insert_settings(token), "format_schema": f"{PROTO_FILE}:{PROTO_MESSAGE}"}
-        self._insert_file(
-            TABLE, "Protobuf", settings, [p for body in payloads for p in (write_varint(len(body)), body)]
-        )
+    def insert(self, signal: Signal, body: bytes, token: str) -> None:
+        """See `Sink`."""
+        settings = {**insert_settings(token), "format_schema": f"{signal.proto_file}:{signal.proto_message}"}
+        self._insert_file(signal.table, "Protobuf", settings, body)
 
-    def reject(self, payload: bytes, token: str, error: InsertError) -> None:
-        """Keep a request that cannot be decoded; see `Sink`."""
-        row = [write_varint(len(field)) + field for field in (error.reason.encode(), token.encode(), payload)]
-        code = error.code.to_bytes(4, "little", signed=True)
-        self._insert_file(
-            "tailspan.rejects (code, reason, batch, payload)",
-            "RowBinary",
-            {"insert_deduplication_token": token},
-            [code, *row],
-        )
+    def reject(self, reject: Reject) -> None:
+        """See `Sink`."""
+        into = f"{REJECTS_TABLE} ({', '.join(REJECTS_COLUMNS)})"
+        self._insert_file(into, "RowBinary", reject_settings(reject.token), reject_row(reject))
 
-    def _insert_file(self, table: str, form: str, settings: dict[str, str | int], parts: Sequence[bytes]) -> None:
+    def _insert_file(self, table: str, form: str, settings: dict[str, str | int], body: bytes) -> None:
         # INFILE raises errors of views too; chDB's send_insert swallows them.
         file = os.memfd_create("tailspan-insert", os.MFD_CLOEXEC)
         try:
             with open(file, "wb", closefd=False) as stream:
-                stream.writelines(parts)
+                stream.write(body)
             clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
             handle = self._engine.connect()
             try:

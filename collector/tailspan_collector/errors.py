@@ -1,8 +1,9 @@
-"""Why an insert into ClickHouse failed; whether to try again is part of the type.
+"""Why an insert into ClickHouse failed; what to do is part of the type.
 
 InsertError
-├── DataError        ClickHouse cannot decode the data: trying again cannot help, isolate the message
-├── TransientError   out of memory, disk full, not reachable: try again until it works
+├── DataError        ClickHouse cannot decode the data: trying again cannot help, isolate the request
+├── TransientError   not reachable, no room, no grant, no table: try again until it works
+├── TooLargeError    out of memory: try again a few times, then less at once
 └── UnclearError     anything else: try again a few times, then treat it as a DataError
 """
 
@@ -11,37 +12,18 @@ from __future__ import annotations
 import re
 
 _CODE = re.compile(r"Code: (\d+)")
+_OUT_OF_MEMORY = 241
 
 # Names: system.errors. Decoding and conversion errors that depend on nothing but the bytes.
 _DATA_CODES = frozenset({6, 25, 26, 27, 32, 33, 53, 69, 70, 72, 117, 128, 131, 321, 349, 434, 436, 443, 444, 523, 698})
-# Memory, disk, network, quotas, locks, shutdown.
 _TRANSIENT_CODES = frozenset(
     {
-        3,
-        74,
-        75,
-        76,
-        159,
-        173,
-        198,
-        201,
-        202,
-        203,
-        209,
-        210,
-        225,
-        236,
-        241,
-        242,
-        243,
-        252,
-        279,
-        285,
-        319,
-        394,
-        425,
-        473,
-        999,
+        *(74, 75, 76, 243, 359),  # disks
+        *(3, 198, 209, 210, 279, 425, 473),  # network, locks
+        *(159, 173, 201, 202, 203, 236, 252, 394),  # quotas, limits, too many parts, shutdown
+        *(225, 242, 285, 286, 319, 999),  # replicas, quorum, Keeper
+        *(16, 60, 81),  # a column, table or database that an operator has to create
+        *(115, 164, 192, 193, 194, 452, 497, 516),  # grants, passwords, profiles
     }
 )
 
@@ -63,6 +45,10 @@ class TransientError(InsertError):
     """The target cannot take data now."""
 
 
+class TooLargeError(InsertError):
+    """The target has not the memory for so much at once."""
+
+
 class UnclearError(InsertError):
     """Neither known to be the data's fault nor known to pass."""
 
@@ -75,11 +61,13 @@ _ASKS_TOO_MUCH = re.compile(
 
 
 def classify(text: str, code: int | None = None) -> InsertError:
-    """Turn ClickHouse's error text into the error that says whether to try again."""
+    """Turn ClickHouse's error text into the error that says what to do."""
     found = _CODE.search(text)
     number = code if code is not None else int(found[1]) if found else 0
     if number in _DATA_CODES or "Invalid protobuf data" in text or _ASKS_TOO_MUCH.search(text):
         return DataError(number, text)
+    if number == _OUT_OF_MEMORY:
+        return TooLargeError(number, text)
     if number in _TRANSIENT_CODES:
         return TransientError(number, text)
     return UnclearError(number, text)

@@ -1,7 +1,7 @@
 """Cheap check that bytes are an OTLP export request, without decoding the spans.
 
-In: the bytes of an ExportTraceServiceRequest (also logs and metrics: all are `repeated message = 1`).
-Units: walks the top level only, one step for each ResourceSpans, so its cost does not grow with the spans.
+In: the bytes of an export request (traces, metrics and logs alike: all are `repeated message = 1`).
+Units: walks the top level only, one step for each resource, so its cost does not grow with the spans.
 """
 
 from __future__ import annotations
@@ -10,31 +10,49 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_RESOURCES = 0x0A  # field 1 as a message
+_LARGEST_FIELD = 2**29 - 1
+# A hostile request could be 32 million empty resources, and a walk over them many seconds.
+_MOST_FIELDS = 100_000
 
 
 def is_export_request(body: bytes) -> bool:
-    """Whether the top level is well-formed protobuf with `resource_spans` as a message field."""
+    """Whether the top level is well-formed protobuf with the resources as messages, and at most 100,000 of them."""
     position, end = 0, len(body)
     try:
-        while position < end:
-            tag, position = read_varint(body, position)
-            field, wire_type = tag >> 3, tag & 7
-            if field == 0 or (field == 1 and wire_type != _LENGTH):
-                return False
-            if wire_type == _LENGTH:
-                length, position = read_varint(body, position)
+        for _ in range(_MOST_FIELDS):
+            if position >= end:
+                return position == end
+            if body[position] == _RESOURCES:
+                length, position = read_varint(body, position + 1)
                 position += length
-            elif wire_type == _VARINT:
-                _, position = read_varint(body, position)
-            elif wire_type == _FIXED64:
-                position += 8
-            elif wire_type == _FIXED32:
-                position += 4
             else:
-                return False
+                position = _skip_unknown(body, position)
     except ValueError:
         return False
     return position == end
+
+
+def _skip_unknown(body: bytes, position: int) -> int:
+    """Return the position after a field that is not the resources.
+
+    Raises:
+        ValueError: there is no such field.
+    """
+    tag, position = read_varint(body, position)
+    field, wire_type = tag >> 3, tag & 7
+    if not 1 < field <= _LARGEST_FIELD:
+        raise ValueError("no field of a request")
+    if wire_type == _VARINT:
+        return read_varint(body, position)[1]
+    if wire_type == _LENGTH:
+        length, position = read_varint(body, position)
+        return position + length
+    if wire_type == _FIXED64:
+        return position + 8
+    if wire_type == _FIXED32:
+        return position + 4
+    raise ValueError("no wire type of protobuf 3")
 
 
 def is_valid_traces_request(body: bytes) -> bool:

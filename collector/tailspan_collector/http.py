@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tailspan_collector.access import Access
 from tailspan_collector.embedded import Engine
 from tailspan_collector.guard import SqlRefused, check, check_setting, forbidden_calls
 
@@ -40,7 +41,19 @@ _TRANSPORT = frozenset(
 )  # fmt: skip
 _CODE = re.compile(r"Code: (\d+)")
 _LEAST_COMPRESSED = 4096
-_STATUS = {"60": 404, "81": 404, "62": 400, "47": 400, "36": 400, "46": 400, "115": 400, "164": 403, "457": 400}
+_UNAUTHENTICATED = "Code: 516. DB::Exception: Give a token of --tokens-file as password. (AUTHENTICATION_FAILED)"
+_STATUS = {
+    "516": 401,
+    "60": 404,
+    "81": 404,
+    "62": 400,
+    "47": 400,
+    "36": 400,
+    "46": 400,
+    "115": 400,
+    "164": 403,
+    "457": 400,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +106,8 @@ def run_query(engine: Engine, forbidden: frozenset[str], query: Query) -> Answer
     return Answer(body, headers)
 
 
-def build_app(engine: Engine) -> Starlette:
-    """Return the ASGI application."""
+def build_app(engine: Engine, access: Access | None = None) -> Starlette:
+    """Return the ASGI application; without `access` everybody may read."""
 
     forbidden = forbidden_calls(row[0] for row in engine.rows("select name from system.table_functions"))
 
@@ -106,6 +119,8 @@ def build_app(engine: Engine) -> Starlette:
         body = await request.body()
         if request.method in ("GET", "HEAD") and "query" not in arguments:
             return await ping(request)
+        if access is not None and not access.allows(request.headers, arguments.get("password", "")):
+            return _failure(RuntimeError(_UNAUTHENTICATED), {"WWW-Authenticate": 'Bearer realm="tailspan"'})
         headers = {"X-ClickHouse-Query-Id": arguments.get("query_id") or str(uuid.uuid4())}
         headers |= {"X-ClickHouse-Timezone": "UTC", "X-ClickHouse-Server-Display-Name": "tailspan"}
         try:
@@ -186,11 +201,16 @@ def _string(value: str) -> str:
 class HttpServer:
     """The application on a socket, in a thread."""
 
-    def __init__(self, engine: Engine, listener: socket.socket) -> None:
+    def __init__(self, engine: Engine, listener: socket.socket, access: Access | None = None) -> None:
         self._listener = listener
         self.port: int = listener.getsockname()[1]
         config = uvicorn.Config(
-            build_app(engine), log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=5
+            build_app(engine, access),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)

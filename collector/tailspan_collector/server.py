@@ -1,116 +1,186 @@
-"""A ClickHouse server or cluster as the target, through clickhouse-connect.
+"""A ClickHouse server or cluster as the target, through clickhouse-connect: one of several endpoints is in use.
 
-Errors: `UserError` at the start if the server cannot be reached, refuses the login or is too old; while running, errors
-of an insert are `InsertError` and the writer tries again.
+    Server(config)     reads the addresses, opens nothing
+    .connect()         for commands: opens an endpoint now, or raises `Unusable` with all reasons
+    .start()           for a collector: connects and migrates in the background, for as long as it takes
+    .client            the client of an endpoint that answers; `Unusable` if none does, and before `start` is through
+
+Every use of `.client` asks the endpoint in use for a sign of life (about 1 ms) and moves on to the next one if there is
+none; so an insert that failed with an endpoint is repeated, with the same token, on another.
+
+Errors: `Unusable` is both a `UserError` and an error of clickhouse-connect.
 """
 
 from __future__ import annotations
 
-import re
+import logging
+import random
+import threading
+import time
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
-import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from tailspan.errors import UserError
-from tailspan_collector.errors import InsertError, TransientError, classify
-from tailspan_collector.framing import write_varint
-from tailspan_collector.sink import TABLE, insert_settings
-from tailspan_schemas.migrations import PROTO_FILE, PROTO_MESSAGE
+from tailspan_collector.server_endpoint import Endpoint, ServerConfig, Unusable, open_client, parse_endpoints
+from tailspan_schemas import migrations
 
-OLDEST = (25, 9)  # input_format_protobuf_oneof_presence
+_LOG = logging.getLogger(__name__)
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
+_SAY_AGAIN_S = 300.0
+_CLOSE_S = 5.0
+_SHARED_ENGINES = ("Shared", "Replicated", "Distributed")
 
 
 class Server:
-    """One ClickHouse server; also what migrations need."""
+    """One ClickHouse server or cluster; also what migrations need."""
 
-    def __init__(self, url: str) -> None:
-        """Connect.
+    def __init__(self, config: ServerConfig | str) -> None:
+        """Read the addresses.
 
         Raises:
-            UserError: not reachable, not allowed, or older than 25.9.
+            UserError: one is malformed, or a file does not exist.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"{url!r} is no ClickHouse URL", "Use http://[user:password@]host:8123 or https://…:8443")
-        shown = f"{parts.scheme}://{parts.hostname}:{parts.port or (8443 if parts.scheme == 'https' else 8123)}"
-        try:
-            self.client: Client = clickhouse_connect.get_client(
-                dsn=url, autogenerate_session_id=False, connect_timeout=5, compress="gzip"
-            )
-        except ClickHouseError as error:
-            raise UserError(
-                f"ClickHouse at {shown} is not reachable: {_reason(error)}",
-                "Check the URL, the login and that the server runs",
-            ) from error
-        version = tuple(int(part) for part in re.findall(r"\d+", str(self.client.server_version))[:2])
-        if version < OLDEST:
-            raise UserError(
-                f"ClickHouse at {shown} has version {self.client.server_version}",
-                "tailspan needs 25.9 or newer; upgrade the server or use `tailspan up` (embedded)",
-            )
+        self.config = ServerConfig(config) if isinstance(config, str) else config
+        self._endpoints = parse_endpoints(self.config)
+        self._clients: dict[Endpoint, Client] = {}
+        self._server_id: str | None = None
+        # The members of a cluster are equals: many collectors begin with different ones.
+        self._current = random.randrange(len(self._endpoints)) if self.config.cluster else 0  # noqa: S311
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.problem = "not connected yet"
+
+    @property
+    def client(self) -> Client:
+        """The client of an endpoint that answers.
+
+        Raises:
+            Unusable: none does, or the schema is not there yet.
+        """
+        if self._thread is not None and not self._ready.is_set():
+            raise Unusable(self.problem, "The collector keeps what it receives and tries again")
+        return self.connect()
+
+    @property
+    def endpoint_text(self) -> str:
+        """The addresses without credentials, with commas between."""
+        return ",".join(str(endpoint) for endpoint in self._endpoints)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `start` has connected and applied the schema."""
+        return self._ready.is_set()
+
+    def start(self) -> None:
+        """Connect and apply pending migrations in the background, until it worked or `close` is called."""
+        self._thread = threading.Thread(target=self._prepare, name="clickhouse", daemon=True)
+        self._thread.start()
+
+    def connect(self) -> Client:
+        """Return the client of the endpoint in use if it answers, else of the next one that does.
+
+        Raises:
+            Unusable: none does; the reason of each.
+        """
+        with self._lock:
+            problems = []
+            for step in range(len(self._endpoints)):
+                index = (self._current + step) % len(self._endpoints)
+                try:
+                    client = self._answering(self._endpoints[index])
+                except Unusable as problem:
+                    problems.append(problem)
+                    continue
+                if index != self._current:
+                    _LOG.warning("%s; using %s", problems[0].what, self._endpoints[index])
+                self._current = index
+                return client
+        raise Unusable("; ".join(problem.what for problem in problems), problems[0].remedy)
 
     def command(self, sql: str) -> None:
         """Run a statement that returns nothing."""
-        self.client.command(sql)
+        self.connect().command(sql)
 
     def rows(self, sql: str) -> Sequence[Sequence[str]]:
         """Run a query; every value as text."""
-        return [[str(value) for value in row] for row in self.client.query(sql).result_rows]
+        return [[str(value) for value in row] for row in self.connect().query(sql).result_rows]
 
     def close(self) -> None:
-        """Close the connections."""
-        self.client.close()
+        """Stop trying, close the connections."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+        for client in self._clients.values():
+            client.close()
 
-
-class ServerSink:
-    """Inserts over HTTP; the protobuf schema travels as a setting."""
-
-    def __init__(self, server: Server) -> None:
-        self._client = server.client
-        self._schema = PROTO_FILE.read_text(encoding="utf-8")
-
-    def insert(self, payloads: Sequence[bytes], token: str) -> None:
-        """Store OTLP trace requests; see `Sink`."""
-        settings = {
-            **insert_settings(token),
-            "format_schema_source": "string",
-            "format_schema": self._schema,
-            "format_schema_message_name": PROTO_MESSAGE,
-        }
-        body = b"".join(part for payload in payloads for part in (write_varint(len(payload)), payload))
+    def _answering(self, endpoint: Endpoint) -> Client:
+        client = self._clients.get(endpoint)
+        if client is not None:
+            if client.ping():
+                return client
+            raise Unusable(f"ClickHouse at {endpoint} does not answer", "Check that the server runs")
+        client = open_client(endpoint, self.config)
         try:
-            self._client.raw_insert(TABLE, insert_block=body, settings=settings, fmt="Protobuf")
+            self._check_same_data(endpoint, client)
+        except ClickHouseError:
+            client.close()
+            raise
+        self._clients[endpoint] = client
+        return client
+
+    def _check_same_data(self, endpoint: Endpoint, client: Client) -> None:
+        """Refuse a second server that is no replica of the first: a repeated insert would be stored on both."""
+        if len(self._endpoints) == 1 or self.config.cluster:
+            return
+        try:
+            server_id = _value(client, "select serverUUID()")
+            sql = "select any(engine) from system.tables where database = 'tailspan' and name = 'spans'"
+            engine = _value(client, sql)
         except ClickHouseError as error:
-            raise _insert_error(error) from error
-
-    def reject(self, payload: bytes, token: str, error: InsertError) -> None:
-        """Keep a request that cannot be decoded; see `Sink`."""
-        try:
-            self._client.insert(
-                "tailspan.rejects",
-                [(error.code, error.reason, token, payload)],
-                column_names=["code", "reason", "batch", "payload"],
-                settings={"insert_deduplication_token": token, "async_insert": 0},
+            raise Unusable(f"ClickHouse at {endpoint} does not say which server it is", "Give one endpoint") from error
+        if self._server_id is None:
+            self._server_id = server_id
+        if server_id != self._server_id and not engine.startswith(_SHARED_ENGINES):
+            raise Unusable(
+                f"ClickHouse at {endpoint} is another server than the first endpoint, with tables of its own",
+                "Give endpoints of one server, or the name of the cluster with --cluster",
             )
-        except ClickHouseError as failure:
-            raise _insert_error(failure) from failure
+
+    def _prepare(self) -> None:
+        wait, said, said_at = _FIRST_WAIT_S, "", 0.0
+        while not self._stop.is_set():
+            try:
+                migrations.apply(self, cluster=self.config.cluster)
+            except (UserError, ClickHouseError) as error:
+                self.problem = _first_line(error)
+            except Exception as error:
+                self.problem = f"{type(error).__name__}: {_first_line(error)}"
+            else:
+                self.problem = ""
+                self._ready.set()
+                _LOG.log(logging.WARNING if said else logging.INFO, "ClickHouse at %s takes data", self._in_use())
+                return
+            if self.problem != said or time.monotonic() - said_at >= _SAY_AGAIN_S:
+                _LOG.error("%s Until then what is received stays in the spool.", _sentence(self.problem))
+                said, said_at = self.problem, time.monotonic()
+            self._stop.wait(wait)
+            wait = min(wait * 2, _LONGEST_WAIT_S)
+
+    def _in_use(self) -> Endpoint:
+        return self._endpoints[self._current]
 
 
-def _reason(error: BaseException) -> str:
-    """Return the operating system's reason if there is one, else the first line of ClickHouse's."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return str(error).splitlines()[0][:200]
+def _value(client: Client, sql: str) -> str:
+    return str(client.query(sql).result_rows[0][0])
 
 
-def _insert_error(error: ClickHouseError) -> InsertError:
-    code = getattr(error, "code", None)
-    if not code:
-        return TransientError(0, str(error))
-    return classify(str(error), int(code))
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:400]
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

@@ -66,6 +66,8 @@ class Settings:
     )
     clickhouse_token: str = _setting("", "access token instead of user and password", of="collector", secret=True)
     clickhouse_ca: Path | None = _setting(None, "CA (PEM) of the ClickHouse server", of="collector")
+    clickhouse_cert: Path | None = _setting(None, "client certificate (PEM) for ClickHouse", of="collector")
+    clickhouse_key: Path | None = _setting(None, "private key of --clickhouse-cert (PEM)", of="collector")
     cluster: str = _setting("", "name of the ClickHouse cluster; empty = one server", of="collector")
     insert_quorum: int = _setting(0, "replicas that must have an insert; 0 = the server decides", of="collector")
     log_format: str = _setting("text", "log lines as text or json")

@@ -1,4 +1,4 @@
-"""Where a writer puts batches; the same statement for every kind of ClickHouse.
+"""Where a writer puts batches; the same statement for every kind of ClickHouse and every signal.
 
 The settings of an insert: how ClickHouse decodes OTLP, and the token by which it recognises a batch that it already
 has, in the table and in everything that views make of it.
@@ -6,26 +6,42 @@ has, in the table and in everything that views make of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from tailspan_collector.errors import InsertError
+from tailspan_collector.signals import Signal
+from tailspan_collector.spool.interfaces import Received
 
-TABLE = "tailspan.otlp_traces"
+REJECTS_TABLE = "tailspan.rejects"
+REJECTS_COLUMNS = ("received_at", "peer", "signal", "code", "reason", "batch", "payload")
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A request that ClickHouse cannot store, and why."""
+
+    signal: Signal
+    request: Received
+    code: int
+    reason: str
+    token: str
+    """Deduplication token of the insert that failed, which is also that of the row in the reject table."""
 
 
 class Sink(Protocol):
     """One ClickHouse."""
 
-    def insert(self, payloads: Sequence[bytes], token: str) -> None:
-        """Store OTLP trace requests, all or none; a token that was stored before changes nothing.
+    def insert(self, signal: Signal, body: bytes, token: str) -> None:
+        """Store OTLP requests, all or none; a token that was stored before changes nothing.
+
+        `body` is a stream of ClickHouse's `Protobuf` format: messages, each after its length.
 
         Raises:
             InsertError: see `errors` for what to do about which.
         """
 
-    def reject(self, payload: bytes, token: str, error: InsertError) -> None:
-        """Keep a request that cannot be decoded, with the reason.
+    def reject(self, reject: Reject) -> None:
+        """Keep a request that cannot be stored.
 
         Raises:
             InsertError: as `insert`.
@@ -44,8 +60,17 @@ def insert_settings(token: str) -> dict[str, str | int]:
         "max_insert_block_size": 1_000_000,
         "input_format_parallel_parsing": 0,
         "max_memory_usage": 4 << 30,
-        # Saves 35 ms an insert: the plan of a view over one block has nothing to optimise.
+        # Each saves CPU time of an insert: the plan of a view over one block has nothing to optimise, nothing to divide
+        # among threads, and no expression that runs often enough to be worth compiling.
         "query_plan_enable_optimizations": 0,
+        "max_threads": 1,
+        "compile_expressions": 0,
+        "compile_aggregate_expressions": 0,
         # A sender with a wrong clock may date spans anywhere; that must not fail the spans of the others.
         "max_partitions_per_insert_block": 0,
     }
+
+
+def reject_settings(token: str) -> dict[str, str | int]:
+    """Return the ClickHouse settings with which a row of the reject table is inserted."""
+    return {"insert_deduplication_token": token, "insert_deduplicate": 1, "async_insert": 0}

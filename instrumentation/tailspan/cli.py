@@ -22,6 +22,7 @@ EXIT_CODES = {
     0: "success",
     1: "tailspan itself failed",
     2: "the input or the environment is wrong; the message says what to do",
+    3: "schema migrations are pending (only `tailspan migrate --check`)",
     130: "interrupted",
 }
 
@@ -43,7 +44,11 @@ COMMANDS = {
     "collector": Command(
         "tailspan_collector.cli:collector", "start the collector for a ClickHouse server", "collector"
     ),
-    "migrate": Command("tailspan_collector.cli:migrate", "show or apply pending schema migrations", "collector"),
+    "migrate": Command("tailspan_collector.migrate_cli:migrate", "show or apply pending schema migrations", "collector"),
+    "retention": Command("tailspan_collector.retention_cli:retention_main", "how long data is kept", "collector"),
+    "rejects": Command(
+        "tailspan_collector.rejects_cli:rejects_main", "what ClickHouse could not store: list, show, replay", "collector"
+    ),
     "run": Command("tailspan.run:run", "run a command with tracing switched on"),
     "agent": Command("tailspan.agent.main:main", "drain the rings of a worker and export spans"),
     "blackbox": Command("tailspan.agent.blackbox:blackbox", "say what a dead worker was doing, from its ring files"),

@@ -1,5 +1,6 @@
 """`tailspan doctor`: is everything in place for traces to arrive, and if not, what to do.
 
+`--collector [URL]` asks a running collector instead of looking at this host.
 Exit code 0 when nothing is wrong, 2 otherwise.
 """
 
@@ -39,15 +40,32 @@ class Finding:
 def doctor(argv: list[str]) -> int:
     """Print the findings; return 0, or 2 when one of them needs attention."""
     parser = argparse.ArgumentParser(prog="tailspan doctor", description="Check that traces can be recorded and sent.")
-    parser.parse_args(argv)
+    parser.add_argument(
+        "--collector", nargs="?", const="", metavar="URL",
+        help="examine a running collector instead, by its admin port; without URL the one that runs on TAILSPAN_DATA "
+        "or ./.tailspan, else http://127.0.0.1:13133",
+    )  # fmt: skip
+    url: str | None = parser.parse_args(argv).collector
     wrong = 0
-    for finding in examine():
+    for finding in examine() if url is None else _examine_collector(url):
         wrong += bool(finding.remedy)
         mark = "!!" if finding.remedy else "ok"
         print(f"{mark}  {finding.subject:<14} {finding.text}")  # noqa: T201
         if finding.remedy:
             print(f"    {'':<14} -> {finding.remedy}")  # noqa: T201
     return 2 if wrong else 0
+
+
+def _examine_collector(url: str) -> Iterator[Finding]:
+    """Yield the findings about a running collector, whose package a worker's host need not have."""
+    try:
+        from tailspan_collector.doctor import examine_collector
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"`tailspan doctor --collector` needs the package {error.name!r}, which is not installed",
+            "Run: pip install 'tailspan[collector]'",
+        ) from error
+    yield from examine_collector(url)
 
 
 def examine() -> Iterator[Finding]:

@@ -1,9 +1,12 @@
 """Which schema files a database still needs, and applying them in order.
 
 The files `sql/NNNN_name.sql` are append-only: one object each, never edited once released. Each applied file leaves one
-row in `tailspan.migrations`; every file is idempotent, so one that was interrupted is simply run again.
+row in `tailspan.migrations`; every file is idempotent, so one that was interrupted is simply run again, and several
+programs that apply at once do no harm. On a cluster the statements are those of `cluster.py`; the checksum is that of
+the shipped file all the same.
 
-Errors: `UserError` when a file that was applied has changed since, or when the database is newer than this program.
+Errors: `UserError` when a file that was applied has changed since, when the database is newer than this program, or
+when it was made for a cluster and none is named, or the other way round.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tailspan.errors import UserError
+from tailspan_schemas.cluster import cluster_form
 
 SQL_FOLDER = Path(__file__).parent / "sql"
 PROTO_FOLDER = Path(__file__).parent
@@ -65,7 +69,15 @@ def load(folder: Path = SQL_FOLDER) -> tuple[Migration, ...]:
     return tuple(migrations)
 
 
-def plan(database: Database, migrations: Sequence[Migration] | None = None) -> Plan:
+def statements(migrations: Sequence[Migration], cluster: str = "") -> dict[int, tuple[str, ...]]:
+    """Return what each schema file runs, by version; `migrations` is the whole schema from version 1 on."""
+    if not cluster:
+        return {item.version: (item.sql,) for item in migrations}
+    forms = cluster_form([item.sql for item in migrations], cluster)
+    return {item.version: form for item, form in zip(migrations, forms, strict=True)}
+
+
+def plan(database: Database, migrations: Sequence[Migration] | None = None, cluster: str = "") -> Plan:
     """Compare the schema files with what the database says was applied."""
     known = load() if migrations is None else tuple(migrations)
     checksums = {int(version): checksum for version, checksum in _applied(database)}
@@ -80,22 +92,28 @@ def plan(database: Database, migrations: Sequence[Migration] | None = None) -> P
                 f"schema file {migration.version:04}_{migration.name}.sql was changed after it had been applied",
                 "Restore the file and put the change into a new one with the next number",
             )
+    if checksums:
+        _check_cluster(database, cluster)
     return Plan(
         applied=tuple(item for item in known if item.version in checksums),
         pending=tuple(item for item in known if item.version not in checksums),
     )
 
 
-def apply(database: Database, migrations: Sequence[Migration] | None = None) -> Plan:
+def apply(database: Database, migrations: Sequence[Migration] | None = None, cluster: str = "") -> Plan:
     """Apply what is pending; return the plan that was carried out."""
-    todo = plan(database, migrations)
+    todo = plan(database, migrations, cluster)
+    if not todo.pending:
+        return todo
+    runs = statements(load() if migrations is None else migrations, cluster)
     unrecorded = []
     for migration in todo.pending:
-        database.command(migration.sql)
+        for statement in runs[migration.version]:
+            database.command(statement)
         unrecorded.append(migration)
         if migration.version >= 2:  # the table of applied files is itself file 2
             for done in unrecorded:
-                database.command(_record(done))
+                database.command(record(done))
             unrecorded.clear()
     return todo
 
@@ -106,7 +124,26 @@ def _applied(database: Database) -> Sequence[Sequence[str]]:
     return database.rows("select version, any(checksum) from tailspan.migrations group by version order by version")
 
 
-def _record(migration: Migration) -> str:
+def cluster_of(database: Database) -> str:
+    """Return the name of the cluster that the tables were made for; empty = none."""
+    sql = r"select extract(engine_full, '^Distributed\\W+([\\w-]+)') from system.tables where database = 'tailspan'"
+    rows = database.rows(f"{sql} and name = 'spans'")
+    return rows[0][0] if rows else ""
+
+
+def _check_cluster(database: Database, cluster: str) -> None:
+    if database.rows("exists table tailspan.spans")[0][0] != "1" or (made := cluster_of(database)) == cluster:
+        return
+    if made:
+        raise UserError(f"the tables were made for the cluster {made!r}", f"Give --cluster {made}")
+    raise UserError(
+        "the tables were made for one server, not for a cluster",
+        "Leave --cluster out, or move the data: docs/CLICKHOUSE.md",
+    )
+
+
+def record(migration: Migration) -> str:
+    """Return the statement that notes a file as applied."""
     return (
         "insert into tailspan.migrations (version, name, checksum, applied_at) "
         f"select {migration.version}, '{migration.name}', '{migration.checksum}', now64(3)"

@@ -15,6 +15,7 @@ import grpc
 from tests.collector.conftest import CollectorFactory
 from tests.support.collector import RunningCollector, exporter, wait_until
 from tests.support.otlp_messages import request_with_stages
+from tests.support.spools import open_spool
 
 SPANS_PER_REQUEST = 2 * 3
 
@@ -89,22 +90,25 @@ CRASHES_AFTER_INSERT = """
 import os, sys
 from pathlib import Path
 from tailspan_collector.embedded import EmbeddedSink, Engine, Folder
+from tailspan_collector.metrics import Metrics
+from tailspan_collector.signals import TRACES
 from tailspan_collector.spool import Spool
 from tailspan_collector.writer import Writer
 from tailspan_schemas import migrations
 
 class Crashing(EmbeddedSink):
-    def insert(self, payloads, token):
-        super().insert(payloads, token)
+    def insert(self, signal, body, token):
+        super().insert(signal, body, token)
         os._exit(9)
 
 folder = Folder(Path(sys.argv[1]))
 engine = Engine(folder.path / "clickhouse")
 migrations.apply(engine)
-spool = Spool(folder.path / "spool" / "traces", 1 << 30)
+metrics = Metrics()
+spool = Spool(folder.path / "spool" / "traces", TRACES, 1 << 30, 3600.0, metrics)
 for path in sys.argv[2:]:
     spool.append(Path(path).read_bytes())
-Writer(spool, Crashing(engine), 1 << 24, 0.01).start()
+Writer(spool, Crashing(engine), 1 << 24, 0.01, metrics).start()
 import time; time.sleep(30)
 """
 
@@ -137,9 +141,7 @@ def test_a_batch_stored_but_not_committed_is_not_stored_twice(
 
 def test_a_backlog_is_worked_off_after_the_start(tmp_path: Path, start_collector: CollectorFactory) -> None:
     """A collector that finds requests in its spool stores them while it already takes new ones."""
-    from tailspan_collector.spool import Spool
-
-    spool = Spool(tmp_path / "data" / "spool" / "traces", 1 << 30)
+    spool = open_spool(tmp_path / "data" / "spool" / "traces")
     for _ in range(200):
         spool.append(request_with_stages(2))
     spool.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,46 +12,14 @@ import pytest
 
 from tests.support.collector import RunningCollector, wait_until
 from tests.support.otlp_messages import request_with_stages
-
-SERVER = Path(__file__).parents[1] / "support" / "clickhouse_server.py"
-
-
-class ServerProcess:
-    """A ClickHouse that takes inserts over HTTP: chDB behind a small server, in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = 0
-
-    def start(self) -> None:
-        (self.folder / "port").unlink(missing_ok=True)
-        command = [sys.executable, str(SERVER), str(self.folder), str(self.port)]
-        self.process = subprocess.Popen(command, cwd=self.folder)
-        assert wait_until((self.folder / "port").exists, bool, 20)
-        self.port = int((self.folder / "port").read_text())
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def count(self, table: str, what: str = "count()") -> int:
-        with clickhouse_connect.get_client(dsn=self.url) as client:
-            return int(client.query(f"select {what} from tailspan.{table}").first_row[0])
+from tests.support.server_process import ServerProcess
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A running server; TAILSPAN_TEST_CLICKHOUSE_URL is for tests against a real one, see `test_real_server`."""
-    folder = tmp_path / "server"
-    folder.mkdir()
-    server = ServerProcess(folder)
-    server.start()
-    yield server
-    server.stop()
+    with ServerProcess(tmp_path / "server") as server:
+        yield server
 
 
 class ServerCollector(RunningCollector):
@@ -64,7 +31,9 @@ class ServerCollector(RunningCollector):
 
     def command(self) -> list[str]:
         words = [sys.executable, "-m", "tailspan", "collector", "--data", str(self.data)]
-        return [*words, "--clickhouse", self.clickhouse_url, "--otlp-port", str(self.otlp_port), *self.arguments]
+        for name in ("otlp_port", "otlp_http_port", "admin_port"):
+            words += [f"--{name.replace('_', '-')}", str(self.ports[name])]
+        return [*words, "--clickhouse", self.clickhouse_url, *self.arguments]
 
 
 def test_spans_reach_the_server_once_though_it_goes_away(tmp_path: Path, server: ServerProcess) -> None:
@@ -82,6 +51,19 @@ def test_spans_reach_the_server_once_though_it_goes_away(tmp_path: Path, server:
     assert server.count("spans") == 60
     assert server.count("traces", "sum(span_count)") == 60
     assert server.count("stage_minutes", "sum(count)") == 80
+
+
+def test_a_collector_starts_before_its_server(tmp_path: Path) -> None:
+    """With ClickHouse down the collector comes up and takes spans, and stores them once when the server is there."""
+    server = ServerProcess(tmp_path / "late")
+    server.start().stop()
+    with ServerCollector(tmp_path / "data", server.url) as collector:
+        collector.export(*(request_with_stages(2) for _ in range(5)))
+        assert wait_until(lambda: collector.output, lambda text: "is not reachable" in text, 20)
+        with server:
+            assert wait_until(lambda: collector.output, lambda text: "takes data" in text, 60)
+            assert wait_until(lambda: server.count("spans"), lambda count: count >= 30) == 30
+            assert collector.stop() == 0
 
 
 @pytest.mark.skipif("TAILSPAN_TEST_CLICKHOUSE_URL" not in os.environ, reason="TAILSPAN_TEST_CLICKHOUSE_URL is not set")

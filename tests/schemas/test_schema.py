@@ -21,7 +21,7 @@ KNOWN_KEYS = {value for name, value in vars(attributes).items() if name.isupper(
 
 def sql(name: str) -> str:
     """Return the text of a schema file."""
-    return next(SQL_FOLDER.glob(f"*_{name}.sql")).read_text()
+    return next(SQL_FOLDER.glob(f"????_{name}.sql")).read_text()
 
 
 def test_every_column_has_a_comment(engine: Engine) -> None:
@@ -71,12 +71,18 @@ def test_every_target_deduplicates(engine: Engine) -> None:
 def test_promoted_keys_are_those_of_the_list() -> None:
     """The flattening view looks up the keys of PROMOTED, each for its column, and tests for its absent value."""
     text = sql("spans_mv")
-    found = dict(re.findall(r"indexOf\(keys, '([^']+)'\) as (\w+)_at", text))
-    assert found == {item.key: item.column for item in PROMOTED}
-    for item in PROMOTED:
-        absent = "''" if item.kind == "string" else item.absent
-        assert f"if({item.column} != {absent}, {item.column}_at, 0)" in text
-    resource_keys = re.findall(r"indexOf\(rs\.resource\.attributes\.key, '([^']+)'\)", text)
+    keys = re.findall(r"'([\w.]+)'", text[text.index("transform(") : text.index("[1, 2, 3")])
+    assert keys == [item.key for item in PROMOTED]
+    kinds = "".join(item.kind[0] for item in PROMOTED)
+    assert kinds == "s" * 5 + "i" * 9 + "d"
+    assert "kind = 1 and place <= 5 and string != '', -1" in text
+    assert "kind = 3 and place between 6 and 14 and int != if(place = 12, -1, 0), -1" in text
+    for place, item in enumerate(PROMOTED, 1):
+        found = re.search(rf"indexOf\(places, {place}\)\]* as (\w+)", text)
+        assert found is not None
+        assert found[1] in (item.column, "gpu_at", "sent_weight")
+        assert item.absent == {"string": "", "int": -1 if item.column == "gpu_ns" else 0, "double": 1.0}[item.kind]
+    resource_keys = re.findall(r"strings\[indexOf\(key_names, '([^']+)'\)", text)
     assert resource_keys == [attributes.SERVICE_NAME, attributes.SERVICE_INSTANCE]
 
 
@@ -92,9 +98,12 @@ def test_columns_are_named_after_their_keys(engine: Engine) -> None:
 
 
 def test_views_read_known_keys() -> None:
-    """Every attribute key that a view reads from the maps is defined in `tailspan.attributes`."""
+    """Every attribute key that a view reads from the maps is in `tailspan.attributes`, or an engine's own."""
     keys = {
-        key for path in SQL_FOLDER.glob("*.sql") for key in re.findall(r"attributes_\w+\['([^']+)'\]", path.read_text())
+        key
+        for path in SQL_FOLDER.glob("*.sql")
+        if path.stem[5:] not in ("engine_spans_mv", "engine_requests_mv")
+        for key in re.findall(r"attributes_\w+\['([^']+)'\]", path.read_text())
     }
     assert keys
     assert keys <= KNOWN_KEYS

@@ -11,6 +11,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from tailspan import attributes
 from tailspan_collector.embedded import EmbeddedSink, Engine
+from tailspan_collector.signals import TRACES
+from tests.support.otlp_messages import framed
 
 SPANS = 20_000
 
@@ -50,7 +52,7 @@ def test_a_weight_is_a_double_of_at_least_one(
 ) -> None:
     """What is no weight counts as 1 and stays in the map of its type; a weight has only its column."""
     name = f"weight {value}".replace("\n", " ")
-    EmbeddedSink(engine).insert([export(name, [value])], name)
+    EmbeddedSink(engine).insert(TRACES, framed(export(name, [value])), name)
     found = engine.rows(
         f"select weight, mapContains(attributes_double, '{attributes.WEIGHT}'), "
         f"mapContains(attributes_int, '{attributes.WEIGHT}'), mapContains(attributes_string, '{attributes.WEIGHT}'), "
@@ -68,8 +70,8 @@ def test_a_weight_is_a_double_of_at_least_one(
 def test_whole_weights_are_right_in_the_mean(engine: Engine) -> None:
     """A weight that is no whole number is rounded up or down by trace, so that the sum over many stays right."""
     sink = EmbeddedSink(engine)
-    sink.insert([export("whole", [AnyValue(double_value=3.3)] * SPANS)], "whole")
-    sink.insert([export("exact", [AnyValue(double_value=7.0)] * 1000)], "exact")
+    sink.insert(TRACES, framed(export("whole", [AnyValue(double_value=3.3)] * SPANS)), "whole")
+    sink.insert(TRACES, framed(export("exact", [AnyValue(double_value=7.0)] * 1000)), "exact")
     rows = dict(engine.rows("select whole_weight, count() from tailspan.requests where name = 'whole' group by all"))
     assert set(rows) == {"3", "4"}
     # A share of 0.3 of 20,000 has a standard error of 65.
@@ -82,7 +84,7 @@ def test_the_rollup_and_the_index_of_traces_use_weights(engine: Engine) -> None:
     name = "rolled up"
     weights: list[AnyValue | None] = [AnyValue(double_value=2.5), AnyValue(double_value=4.0), None]
     before = totals(engine)
-    EmbeddedSink(engine).insert([export(name, weights)], name)
+    EmbeddedSink(engine).insert(TRACES, framed(export(name, weights)), name)
     after = totals(engine)
     assert [now - then for now, then in zip(after, before, strict=True)] == pytest.approx([3, 7.5, 7500])
     rows = engine.rows(

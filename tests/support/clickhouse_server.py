@@ -1,11 +1,15 @@
 """A ClickHouse HTTP server that takes inserts, on chDB, for tests of what needs a server: `python FILE FOLDER`.
 
-It listens on a free port, which it writes to FOLDER/port. It has no users and no fences: tests only. Run it in FOLDER,
-because chDB keeps protobuf schemas that come as a setting in the current directory.
+It listens on a free port, which it writes to FOLDER/port. It has no fences: tests only. Run it in FOLDER, because chDB
+keeps protobuf schemas that come as a setting in the current directory.
+
+TEST_LOGIN=user:password or TEST_TOKEN=token make it ask for a login as ClickHouse does; TEST_SERVER_ID is what it says
+to serverUUID(), which is zeros for every chDB.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
 import os
 import re
@@ -25,6 +29,17 @@ from starlette.routing import Route
 INSERT = re.compile(rb"^\s*(insert into .*?)\s+format (\w+)[ \t]*(?:\n|$)", re.IGNORECASE | re.DOTALL)
 NO_SETTINGS = {"query", "database", "session_id", "query_id", "wait_end_of_query", "client_protocol_version"}
 NO_SETTINGS |= {"send_progress_in_http_headers", "http_headers_progress_interval_ms", "enable_http_compression"}
+
+
+LOGIN, TOKEN, SERVER_ID = (os.environ.get(f"TEST_{name}") for name in ("LOGIN", "TOKEN", "SERVER_ID"))
+
+
+def is_allowed(request: Request) -> bool:
+    """Whether a request carries the login that this server wants."""
+    given = request.headers.get("authorization", "")
+    if TOKEN:
+        return given == f"Bearer {TOKEN}"
+    return not LOGIN or given == f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
 
 
 def run(folder: str, sql: bytes, body: bytes, settings: dict[str, str]) -> bytes:
@@ -53,6 +68,9 @@ def build_app(folder: str) -> Starlette:
     """Return the ASGI application."""
 
     async def root(request: Request) -> Response:
+        if not is_allowed(request):
+            text = "Code: 516. DB::Exception: Authentication failed: password is incorrect. (AUTHENTICATION_FAILED)"
+            return Response(text, 403, {"X-ClickHouse-Exception-Code": "516"})
         arguments: dict[str, Any] = dict(request.query_params)
         body = await request.body()
         if request.headers.get("content-encoding") == "gzip":
@@ -61,6 +79,8 @@ def build_app(folder: str) -> Starlette:
         sql = arguments.get("query", "").encode()
         if not sql:
             sql, body = body, b""
+        if SERVER_ID:
+            sql = sql.replace(b"serverUUID()", f"'{SERVER_ID}'".encode())
         try:
             return Response(await run_in_threadpool(run, folder, sql, body, settings))
         except RuntimeError as error:
@@ -68,7 +88,10 @@ def build_app(folder: str) -> Starlette:
             headers = {"X-ClickHouse-Exception-Code": code[1] if code else "1002"}
             return Response(str(error), 500, headers)
 
-    return Starlette(routes=[Route("/", root, methods=["GET", "POST"])])
+    async def ping(request: Request) -> Response:
+        return Response("Ok.\n")
+
+    return Starlette(routes=[Route("/ping", ping), Route("/", root, methods=["GET", "POST"])])
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ class RunningCollector:
     def __init__(self, data: Path, *arguments: str) -> None:
         self.data = data
         self.arguments = arguments
-        self.otlp_port = 0
-        self.http_port = 0
+        self.ports = dict.fromkeys(("otlp_port", "otlp_http_port", "http_port", "admin_port"), 0)
         self.process: subprocess.Popen[str] | None = None
         self._output = data.with_name(f"{data.name}.log")
         self._client: Client | None = None
@@ -36,7 +35,9 @@ class RunningCollector:
     def command(self) -> list[str]:
         """Return the command line of the process."""
         words = [sys.executable, "-m", "tailspan", "up", "--data", str(self.data)]
-        return [*words, "--otlp-port", str(self.otlp_port), "--http-port", str(self.http_port), *self.arguments]
+        for name, port in self.ports.items():
+            words += [f"--{name.replace('_', '-')}", str(port)]
+        return [*words, *self.arguments]
 
     def start(self) -> Self:
         """Start and wait until it is ready."""
@@ -54,8 +55,12 @@ class RunningCollector:
             time.sleep(0.02)
         self.otlp_endpoint: str = endpoints["otlp"]
         self.url: str = endpoints["clickhouse"]
-        self.otlp_port = int(self.otlp_endpoint.rpartition(":")[2])
-        self.http_port = int(self.url.rpartition(":")[2])
+        self.otlp_http_endpoint: str = endpoints["otlp_http"]
+        self.admin: str = endpoints["admin"]
+        for name, url in zip(
+            self.ports, (self.otlp_endpoint, self.otlp_http_endpoint, self.url, self.admin), strict=True
+        ):
+            self.ports[name] = int(url.rpartition(":")[2])
         return self
 
     def _endpoints(self) -> dict[str, Any] | None:
@@ -64,6 +69,16 @@ class RunningCollector:
         except FileNotFoundError:
             return None
         return found if self.process is not None and found["pid"] == self.process.pid else None
+
+    @property
+    def otlp_port(self) -> int:
+        """The port of OTLP/gRPC; 0 before the first start."""
+        return self.ports["otlp_port"]
+
+    @property
+    def http_port(self) -> int:
+        """The port for SQL; 0 before the first start."""
+        return self.ports["http_port"]
 
     @property
     def output(self) -> str:

@@ -11,6 +11,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 
 from tailspan import attributes
+from tailspan_collector.framing import write_varint
 
 
 def request_with_stages(
@@ -35,6 +36,11 @@ def request_with_stages(
             child.attributes.append(string(attributes.ROLE, attributes.ROLE_STAGE))
             child.attributes.append(string(attributes.STAGE, stage))
     return message.SerializeToString()
+
+
+def framed(*requests: bytes) -> bytes:
+    """Return requests as a stream of ClickHouse's `Protobuf` format, which is what a sink inserts."""
+    return b"".join(write_varint(len(request)) + request for request in requests)
 
 
 def string(key: str, value: str) -> KeyValue:

@@ -37,6 +37,8 @@ def collecting(data: Path, logs: Path) -> Iterator[Collector]:
         f"--data={data}",
         f"--otlp-port={otlp_port}",
         f"--http-port={http_port}",
+        "--otlp-http-port=0",
+        "--admin-port=0",
     ]
     url = f"http://{HOST}:{http_port}"
     with running("the collector", command, logs / "collector.log", clean_environment(), stop_s=STOP_S) as program:

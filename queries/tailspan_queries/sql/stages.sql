@@ -41,7 +41,7 @@
 --   gpu_p99_ns            Nullable(Float64)  ns
 --   gpu_p999_ns           Nullable(Float64)  ns
 --   gpu_max_ns            Nullable(Int64)    ns
--- Tables: tailspan.requests, tailspan.spans
+-- Tables: tailspan.engine_requests, tailspan.requests, tailspan.spans
 with
 longest as (
     select max(e2e_ns) as e2e_ns
@@ -49,7 +49,7 @@ longest as (
     where start >= {since:DateTime64(9, 'UTC')} and start < {until:DateTime64(9, 'UTC')}
 ),
 
-ledgers as (
+traced as (
     select
         anyIf(duration_ns, role = 'request') as e2e_ns,
         anyIf(status_code, role = 'request') = 2 as request_failed,
@@ -75,6 +75,36 @@ ledgers as (
             and ({model:String} = '' or model = {model:String})
             and ({instance:String} = '' or instance = {instance:String})
         ) > 0
+),
+
+-- Requests that only the engine's own tracing reported.
+engine_traced as (
+    select
+        e2e_ns,
+        status_code = 2 as request_failed,
+        toFloat64(1) as request_weight,
+        toUInt64(1) as request_whole_weight,
+        arrayMap(
+            (stage, wall_ns) -> (toString(stage), wall_ns, toInt64(0), toInt64(-1), status_code = 2),
+            stages.stage,
+            stages.wall_ns
+        ) as parts,
+        unattributed_ns,
+        toInt64(0) as busy_ns_total,
+        toInt64(-1) as gpu_ns_total
+    from tailspan.engine_requests
+    where
+        start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+),
+
+ledgers as (
+    select * from traced
+    union all
+    select * from engine_traced
 ),
 
 centered as (
@@ -161,10 +191,10 @@ order by
     transform(
         stage,
         [
-            'tls', 'receive', 'tokenize', 'dispatch', 'queue', 'prefill', 'decode', 'preempted', 'detokenize',
-            'respond', 'unattributed', 'request'
+            'tls', 'receive', 'tokenize', 'dispatch', 'queue', 'queue+prefill', 'prefill', 'decode', 'preempted',
+            'detokenize', 'respond', 'unattributed', 'request'
         ],
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 98, 99],
+        [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 98, 99],
         90
     ),
     stage

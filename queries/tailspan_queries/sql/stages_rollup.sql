@@ -109,10 +109,10 @@ order by
     transform(
         stage,
         [
-            'tls', 'receive', 'tokenize', 'dispatch', 'queue', 'prefill', 'decode', 'preempted', 'detokenize',
-            'respond', 'unattributed', 'request'
+            'tls', 'receive', 'tokenize', 'dispatch', 'queue', 'queue+prefill', 'prefill', 'decode', 'preempted',
+            'detokenize', 'respond', 'unattributed', 'request'
         ],
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 98, 99],
+        [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 98, 99],
         90
     ),
     stage

@@ -40,8 +40,8 @@ create table if not exists tailspan.otlp_traces
                 parent_span_id String,
                 name String,
                 kind Int32,
-                start_time_unix_nano UInt64,
-                end_time_unix_nano UInt64,
+                start_time_unix_nano Int64,
+                end_time_unix_nano Int64,
                 attributes Array(Tuple(
                     key String,
                     value Tuple(
@@ -55,7 +55,7 @@ create table if not exists tailspan.otlp_traces
                 )),
                 dropped_attributes_count UInt32,
                 events Array(Tuple(
-                    time_unix_nano UInt64,
+                    time_unix_nano Int64,
                     name String,
                     attributes Array(Tuple(
                         key String,

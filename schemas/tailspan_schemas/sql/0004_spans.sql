@@ -76,6 +76,8 @@ create table if not exists tailspan.spans -- noqa: PRS
         comment 'Scope attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or protobuf',
     scope_dropped_attributes UInt32 comment 'Scope attributes that the sender dropped, count' codec(T64, ZSTD(1)),
     scope_schema_url LowCardinality(String) comment 'Schema URL of the scope',
+    stored DateTime('UTC') default now()
+        comment 'When the insert of the span began, UTC, s: the order in which spans came' codec(ZSTD(1)),
     whole_weight UInt64 alias
         toUInt64(least(weight, 1e15) + bitShiftRight(cityHash64(trace_id), 32) / 4294967296)
         comment 'weight as a whole number, for weighted quantiles: up or down by trace id so that its mean is weight',
@@ -94,7 +96,8 @@ create table if not exists tailspan.spans -- noqa: PRS
         )
         comment 'Scope attributes without their kinds, decoded when read',
     index trace_id_filter trace_id type bloom_filter(0.001) granularity 1,
-    index request_id_filter request_id type bloom_filter(0.001) granularity 1
+    index request_id_filter request_id type bloom_filter(0.001) granularity 1,
+    index stored_range stored type minmax granularity 1
 )
 engine = MergeTree
 partition by toDate(start)

@@ -16,7 +16,8 @@ create table if not exists tailspan.traces -- noqa: PRS
     root_service SimpleAggregateFunction(max, LowCardinality(String))
         comment 'Service of the span without parent; empty if not seen',
     root_name SimpleAggregateFunction(max, LowCardinality(String))
-        comment 'Name of the span without parent; empty if not seen'
+        comment 'Name of the span without parent; empty if not seen',
+    index trace_id_hex lower(hex(trace_id)) type minmax granularity 1
 )
 engine = AggregatingMergeTree
 partition by day

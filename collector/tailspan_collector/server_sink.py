@@ -1,0 +1,69 @@
+"""Inserts into a ClickHouse server over HTTP, through clickhouse-connect: the bytes as they are, not compressed.
+
+Compressing would cost the collector several times what all the rest of its work does; beyond the machine, put the
+compression where it is needed, into the network between the two.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from tailspan_collector.errors import InsertError, TransientError, classify
+from tailspan_collector.rowbinary import reject_row
+from tailspan_collector.signals import SIGNALS, Signal
+from tailspan_collector.sink import REJECTS_COLUMNS, REJECTS_TABLE, Reject, insert_settings, reject_settings
+
+
+class Connection(Protocol):
+    """What is needed of `server.Server`."""
+
+    @property
+    def client(self) -> Client:
+        """The client of the endpoint that is in use now."""
+
+
+class ServerSink:
+    """See `sink.Sink`; the protobuf schema travels as a setting."""
+
+    def __init__(self, server: Connection, insert_quorum: int | str | None = None) -> None:
+        """`insert_quorum` is ClickHouse's setting: a number of replicas, or `auto`."""
+        self._server = server
+        self._schemas = {
+            signal.name: {
+                "format_schema_source": "string",
+                "format_schema": signal.proto_file.read_text(encoding="utf-8"),
+                "format_schema_message_name": signal.proto_message,
+            }
+            for signal in SIGNALS
+            if signal.proto_file.exists()
+        }
+        self._quorum: dict[str, str | int] = {} if insert_quorum is None else {"insert_quorum": insert_quorum}
+
+    def insert(self, signal: Signal, body: bytes, token: str) -> None:
+        """See `Sink`."""
+        settings = {**insert_settings(token), **self._quorum, **self._schemas[signal.name]}
+        self._raw_insert(signal.table, None, body, settings, "Protobuf")
+
+    def reject(self, reject: Reject) -> None:
+        """See `Sink`."""
+        settings = {**reject_settings(reject.token), **self._quorum}
+        self._raw_insert(REJECTS_TABLE, REJECTS_COLUMNS, reject_row(reject), settings, "RowBinary")
+
+    def _raw_insert(
+        self, table: str, columns: tuple[str, ...] | None, body: bytes, settings: dict[str, str | int], form: str
+    ) -> None:
+        try:
+            self._server.client.raw_insert(table, columns, body, settings, form)
+        except ClickHouseError as error:
+            raise insert_error(error) from error
+
+
+def insert_error(error: ClickHouseError) -> InsertError:
+    """Return what an error of clickhouse-connect means for an insert; without a code the server was not reached."""
+    code = getattr(error, "code", None)
+    if not code:
+        return TransientError(0, str(error))
+    return classify(str(error), int(code))

@@ -1,0 +1,26 @@
+create materialized view if not exists tailspan.otel_metrics_gauge_mv to tailspan.otel_metrics_gauge as
+select
+    ResourceAttributes,
+    ResourceSchemaUrl,
+    ScopeName,
+    ScopeVersion,
+    ScopeAttributes,
+    ScopeDroppedAttrCount,
+    ScopeSchemaUrl,
+    ServiceName,
+    MetricName,
+    MetricDescription,
+    MetricUnit,
+    Attributes,
+    StartTimeUnix,
+    TimeUnix,
+    Value,
+    Flags,
+    `Exemplars.FilteredAttributes`,
+    `Exemplars.TimeUnix`,
+    `Exemplars.Value`,
+    `Exemplars.SpanId`,
+    `Exemplars.TraceId`
+from tailspan.metric_points
+where Kind = 'gauge'
+-- sqlfluff:rules:capitalisation.identifiers:unquoted_identifiers_policy:none
