@@ -31,7 +31,7 @@ lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/sqlfluff lint --nocolor --disable-progress-bar schemas queries
+	$(BIN)/sqlfluff lint --nocolor --disable-progress-bar schemas queries collector
 
 bench: $(VENV)/dev-installed
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))

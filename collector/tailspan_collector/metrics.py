@@ -57,4 +57,10 @@ class Metrics:
         self.forward_dropped = counter(
             "forward_dropped_requests", "Requests a destination will not get", "destination", "signal", "reason"
         )
+        self.forward_rejected = counter(
+            "forward_rejected_items",
+            "Spans, points or log records that a destination refused of a request that it took",
+            "destination",
+            "signal",
+        )
         self.forward_lag_bytes = gauge("forward_lag_bytes", "Bytes a destination is behind", "destination", "signal")

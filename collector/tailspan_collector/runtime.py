@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from tailspan_collector.admin import AdminServer
 from tailspan_collector.embedded import Folder
 from tailspan_collector.files import write_json
-from tailspan_collector.forward.destination import Destination
-from tailspan_collector.forward.forwarder import Forwarder
+from tailspan_collector.forward import Destination, Forwarder, stop_all
 from tailspan_collector.metrics import Metrics
 from tailspan_collector.receivers.grpc import GrpcReceiver
 from tailspan_collector.receivers.http import HttpReceiver
@@ -81,7 +80,7 @@ class Runtime:
             list(spools.values()), settings.max_spool_bytes, settings.max_spool_seconds, folder.path, probe
         )
         forwarders = [
-            Forwarder(destination, spools, target.query_client, metrics, folder.path / "spool")
+            Forwarder(destination, spools, target.query_client, metrics, folder.path / "forward")
             for destination in destinations
         ]
         probe.start()
@@ -91,7 +90,7 @@ class Runtime:
         self._start_writers(spools, target, metrics, parts)
         for forwarder in forwarders:
             forwarder.start()
-            parts.callback(self._stop_forwarder, forwarder)
+        parts.callback(lambda: stop_all(forwarders, min(_MOST_FORWARD_GRACE_S, self._left())))
         for spool in spools.values():
             parts.callback(spool.stop_accepting)
         grpc.start()
@@ -155,9 +154,6 @@ class Runtime:
 
     def _left(self) -> float:
         return max(0.1, self._deadline - time.monotonic())
-
-    def _stop_forwarder(self, forwarder: Forwarder) -> None:
-        forwarder.stop(min(_MOST_FORWARD_GRACE_S, self._left()))
 
     def _stop_receivers(self, grpc: GrpcReceiver, http: HttpReceiver) -> None:
         grace_s = min(_MOST_CALL_GRACE_S, self._settings.stop_seconds / 4)

@@ -14,7 +14,7 @@ stream that carried an engine error under status 200; else `ok`, with the status
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from tailspan import attributes as attr
@@ -51,6 +51,7 @@ _SHARED = {
     )
     for route, operation in INFERENCE_ROUTES.items()
 }
+TRACESTATE_MEMBER = b"tailspan=1"
 _BEGIN = "tailspan_begin_ns"
 _SCOPE_KEY = "tailspan.request"
 _GUARD = Guard("asgi")
@@ -200,6 +201,18 @@ def _header(headers: list[tuple[bytes, bytes]], wanted: bytes) -> str | None:
     return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
 
 
+def _handed_on(headers: Iterable[tuple[bytes, bytes]], request: Request) -> list[tuple[bytes, bytes]]:
+    """Return the headers under which an engine's own tracing continues ours.
+
+    Its spans become children of the request's and carry our member of `tracestate`, by which the collector knows that
+    the request was counted already. Source: W3C Trace Context, 3.3.1.3 (the newest member comes first).
+    """
+    states = [value for name, value in headers if name.lower() == b"tracestate" and value.strip()]
+    others = [item for item in headers if item[0].lower() not in (b"traceparent", b"tracestate")]
+    state = b",".join([TRACESTATE_MEMBER, *states])
+    return [*others, (b"traceparent", request.traceparent.encode()), (b"tracestate", state)]
+
+
 def route_of(scope: Message) -> str | None:
     """Return the inference route of an ASGI scope, None when tailspan has no interest in it."""
     if scope["type"] != "http" or scope["method"] != "POST":
@@ -224,6 +237,7 @@ def _begin(scope: Message, receive: App, send: App) -> Exchange | None:
     begin_ns = getattr(getattr(receive, "__self__", None), _BEGIN, 0) or now_ns()
     request = begin_request(f"POST {route}", begin_ns, traceparent(scope["headers"]), _SHARED[route])
     scope[_SCOPE_KEY] = request.traceparent
+    scope["headers"] = _handed_on(scope["headers"], request)
     if scope["path"] != route:
         request.text(attr.URL_PATH, scope["path"])
     if _header(scope["headers"], b"x-tailspan-debug") == "1":

@@ -159,6 +159,37 @@ async def test_nested_applications_are_one_request(recorded: Recorded) -> None:
     assert recorded.one().state.name == "POST /v1/completions"
 
 
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ([], "tailspan=1"),
+        ([(b"TraceState", b"a=1")], "tailspan=1,a=1"),
+        ([(b"tracestate", b"a=1,b=2"), (b"tracestate", b"c=3")], "tailspan=1,a=1,b=2,c=3"),
+    ],
+)
+async def test_the_engines_own_tracing_continues_ours(
+    recorded: Recorded, sent: list[tuple[bytes, bytes]], expected: str
+) -> None:
+    """The application sees our span as its parent, marked in tracestate, in the caller's trace; other headers stay."""
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def remember(request: Request) -> Response:
+        seen.extend(request.headers.raw)
+        return Response("{}")
+
+    caller = (b"Traceparent", b"00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+    request_scope = scope() | {"headers": [(b"host", b"test"), caller, *sent]}
+    peer = Peer(b"{}")
+    await Starlette(routes=[Route("/v1/completions", remember, methods=["POST"])])(
+        request_scope, peer.receive, peer.send
+    )
+    state = recorded.one().state
+    parent = f"00-0123456789abcdef0123456789abcdef-{state.key:016x}-01"
+    assert dict(seen) == {b"host": b"test", b"traceparent": parent.encode(), b"tracestate": expected.encode()}
+    assert len(seen) == 3
+    assert state.parent_id == 0x0123456789ABCDEF
+
+
 async def test_a_disconnect_is_seen_in_receive(recorded: Recorded) -> None:
     """A server that announces the disconnect ends the stream, and the request as client_disconnect."""
     peer = Peer(b"{}", leaves=True)

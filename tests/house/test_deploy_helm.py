@@ -148,7 +148,8 @@ def test_settings_are_those_that_the_chart_does_not_set_itself(tmp_path: Path) -
     assert allowed <= names
     of_chart = {item["name"] for case in (EVERYTHING, EMBEDDED) for item in container(objects(tmp_path, case))["env"]}
     ports = {"otlp_port", "otlp_http_port", "http_port", "admin_port"}
-    assert {name for name in names - allowed - ports if variable(name) not in of_chart} == {"clickhouse_token"}
+    not_offered = {"clickhouse_token", "clickhouse_cert", "clickhouse_key"}
+    assert {name for name in names - allowed - ports if variable(name) not in of_chart} == not_offered
 
 
 def test_ports_agree(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_metadata_names_license_python_and_extras(wheel: Path) -> None:
     assert (metadata["Name"], metadata["Version"]) == ("tailspan", __version__)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"collector", "demo", "dev", "prometheus"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {"collector", "demo", "dev", "kafka", "prometheus"}
 
 
 def test_a_worker_installs_only_opentelemetry_and_wrapt(wheel: Path) -> None:

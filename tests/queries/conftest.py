@@ -9,7 +9,7 @@ from tailspan.agent import histogram
 from tailspan_queries.client import Client, connect
 from tailspan_queries.times import Window
 from tests.queries import sampled, traffic
-from tests.support.collector import RunningCollector
+from tests.support.collector import RunningCollector, wait_until
 
 DAY_NS = 24 * 60 * traffic.MINUTE_NS
 
@@ -139,6 +139,12 @@ def client(
     spans += [traffic.step_span(traffic.Step(2, steps[0].start_ns, 38_000_000, 99, 0), "engine-2")]
     collector.export(*traffic.messages(spans))
     assert collector.wait_rows(len(spans)) == len(spans)
+    # What views make of an insert is there a moment after its spans.
+    requests = len(bursty) + len(pair) + len(kept)
+    rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
+    assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
+    indexed = "select sum(span_count) from tailspan.traces"
+    assert wait_until(lambda: collector.query(indexed)[0][0], lambda count: count >= len(spans)) == len(spans)
     client = connect(collector.url)
     yield client
     client.close()

@@ -37,6 +37,7 @@ class Courier:
         self._labels = labels = (destination.name, signal.name)
         self._forwarded = metrics.forwarded.labels(*labels)
         self._forwarded_bytes = metrics.forwarded_bytes.labels(*labels)
+        self._rejected = metrics.forward_rejected.labels(*self._labels)
         self._failures = metrics.forward_failures.labels(*labels)
         self._dropped = metrics.forward_dropped
         self._most_in_flight = destination.requests_in_flight
@@ -174,6 +175,7 @@ class Courier:
 
     def _partly(self, outcome: Taken) -> None:
         if outcome.rejected:
+            self._rejected.inc(outcome.rejected)
             self.lost("partial_success", f"{outcome.rejected} item(s) rejected by the destination: {outcome.message}")
         else:
             _LOG.warning("%s took a request and says: %s", self._name, outcome.message)

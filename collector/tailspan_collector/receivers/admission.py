@@ -29,7 +29,7 @@ class Admission:
     def __init__(self, signal: Signal, intake: Intake, limit: int, room: Room, workers: Workers) -> None:
         self.signal = signal
         self.stopping = False
-        self._storing = Storing(intake, room, workers)
+        self._storing = Storing(intake, room)
         self._limit = limit
         self._workers = workers
         self._logged_at = -_LOG_EVERY_S

@@ -1,7 +1,7 @@
 """From a coroutine into a spool: wait until a request is durable without a thread for each request that waits.
 
-A spool that offers `submit` calls back once for each request of a group commit; all of them wake the event loop once.
-One that only has `append` is waited for in threads, which costs 0.3 us a span more at 512 spans a request.
+The spool calls back once for each request of a group commit; all of them wake the event loop once. Waiting in threads
+costs 0.3 us a span more at 512 spans a request.
 Units: bytes.
 """
 
@@ -9,35 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
-from tailspan_collector.receivers.workers import Room, Workers
+from tailspan_collector.receivers.workers import Room
 from tailspan_collector.spool.interfaces import Intake
 
 _Result = tuple[asyncio.Future[None], int, Exception | None]
 
 
-class SubmittingIntake(Intake, Protocol):
-    """An intake that need not be waited for."""
-
-    def submit(self, payload: bytes, peer: str, done: Callable[[Exception | None], None]) -> None:
-        """Take a request; call `done`, from any thread, once it is on disk, or with the reason why it is not.
-
-        Raises:
-            SpoolFull: try again later.
-        """
-
-
 class Storing:
     """Stores requests in one intake; used in one event loop."""
 
-    def __init__(self, intake: Intake, room: Room, workers: Workers) -> None:
-        self._append = intake.append
-        self._submit: Callable[..., None] | None = getattr(intake, "submit", None)
+    def __init__(self, intake: Intake, room: Room) -> None:
+        self._submit = intake.submit
         self._room = room
-        self._workers = workers
         self._results: deque[_Result] = deque()
         self._is_woken = False
 
@@ -48,9 +33,6 @@ class Storing:
             Busy: too much is in memory.
             SpoolFull: try again later.
         """
-        if self._submit is None:
-            await self._workers.wait(len(request), self._append, request, peer)
-            return
         loop = asyncio.get_running_loop()
         stored, size = loop.create_future(), len(request)
 

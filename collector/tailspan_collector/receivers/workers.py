@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from tailspan_collector.receivers.refusals import Busy
 
-_WAITERS = 64  # requests that wait for one group commit
 _WORKERS = 2  # decompressions and conversions at once: each may need twice the largest request
 _RETRY_S = 1.0
 T = TypeVar("T")
@@ -44,16 +43,7 @@ class Workers:
 
     def __init__(self, name: str, room: Room) -> None:
         self._room = room
-        self._waiters = ThreadPoolExecutor(_WAITERS, thread_name_prefix=f"{name}-wait")
-        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-work")
-
-    async def wait(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a call that mostly waits and holds `size` bytes.
-
-        Raises:
-            Busy: there is no room.
-        """
-        return await self._run(self._waiters, size, call, arguments)
+        self._threads = ThreadPoolExecutor(_WORKERS, thread_name_prefix=f"{name}-work")
 
     async def work(self, size: int, call: Callable[..., T], *arguments: Any) -> T:
         """Run a call that needs CPU and memory and holds `size` bytes; few of them at once.
@@ -61,15 +51,11 @@ class Workers:
         Raises:
             Busy: there is no room.
         """
-        return await self._run(self._workers, size, call, arguments)
-
-    async def _run(self, pool: ThreadPoolExecutor, size: int, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         self._room.take(size)
-        running = asyncio.get_running_loop().run_in_executor(pool, call, *arguments)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         running.add_done_callback(lambda _: self._room.give_back(size))
         return await asyncio.shield(running)
 
     def close(self) -> None:
         """Let the threads end."""
-        self._waiters.shutdown(wait=False)
-        self._workers.shutdown(wait=False)
+        self._threads.shutdown(wait=False)

@@ -6,6 +6,7 @@ Errors: `SpoolFull` asks the sender to come back later.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +52,13 @@ class Intake(Protocol):
 
         Raises:
             SpoolFull: try again later.
+        """
+
+    def submit(self, payload: bytes, peer: str, done: Callable[[Exception | None], None]) -> None:
+        """Like `append`, but return at once; `done` is called, from any thread, when `append` would return or raise.
+
+        Raises:
+            SpoolFull: try again later; `done` is then not called.
         """
 
 

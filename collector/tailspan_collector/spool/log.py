@@ -43,6 +43,8 @@ class Group:
     by_digest: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
     done: threading.Event = field(default_factory=threading.Event)
+    callbacks: list[Callable[[Exception | None], None]] = field(default_factory=list)
+    """Called once all is durable, or with the error; appended to under `changed`."""
     error: OSError | None = None
 
     def wait(self) -> None:
@@ -52,8 +54,13 @@ class Group:
             SpoolFull: it could not be written.
         """
         self.done.wait()
-        if self.error is not None:
-            raise SpoolFull(f"cannot write to the spool: {self.error}", _RETRY_BROKEN_S) from self.error
+        failure = self.failure()
+        if failure is not None:
+            raise failure from self.error
+
+    def failure(self) -> SpoolFull | None:
+        """Return why it could not be written, as senders are told."""
+        return None if self.error is None else SpoolFull(f"cannot write to the spool: {self.error}", _RETRY_BROKEN_S)
 
 
 class Log:
@@ -167,6 +174,8 @@ class Log:
             self._spooled.inc(len(places))
             self._spooled_bytes.inc(group.size)
         group.done.set()
+        for callback in group.callbacks:  # nobody joins the group any more
+            callback(group.failure())
 
     def _roll(self) -> None:
         self._newest += 1  # a number is never tried twice: a failed creation may leave its file
@@ -214,8 +223,7 @@ class Log:
             FileNotFoundError: it was removed.
         """
         with segment_path(self.folder, segment).open("rb") as file:
-            # Populated at once: a page fault for every 4 KiB costs more than the copy.
-            return mmap.mmap(file.fileno(), end, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+            return mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ)
 
     def must_verify(self, segment: int) -> bool:
         """Whether checksums of requests in a segment must be compared: it was not this process that wrote it."""

@@ -14,6 +14,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tailspan_collector.metrics import Metrics
@@ -90,6 +91,27 @@ class Spool:
             raise
         self._resent.inc()
         return False
+
+    def submit(self, payload: bytes, peer: str, done: Callable[[Exception | None], None]) -> None:
+        """Like `append`, but returns at once; `done` is called, from any thread, when it would return or raise."""
+        request = Request(records.digest(payload), payload, peer)
+        try:
+            with self._changed:
+                if self._log.closing:
+                    raise SpoolFull("the collector is shutting down", _RETRY_CLOSING_S)
+                is_known = self._recent.holds(request.digest, payload)
+                is_new = False
+                if not is_known:
+                    self._check_room()
+                    group, is_new = self._log.join_group(request)
+                    group.callbacks.append(done)
+        except SpoolFull:
+            self._refused.inc()
+            raise
+        if not is_new:
+            self._resent.inc()
+        if is_known:
+            done(None)
 
     def _check_room(self) -> None:
         waiting = self._log.bytes_after(self._batches.done) + self._log.pending_bytes

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.collector.receivers.receiving import INTAKES, Receiving, receiving
+from tests.collector.receivers.receiving import Receiving, receiving
 
 
-@pytest.fixture(params=INTAKES)
-def receivers(request: pytest.FixtureRequest) -> Iterator[Receiving]:
-    """Both receivers with a small limit of size, open to everybody; once for each kind of intake."""
-    with receiving(request.param) as running:
+@pytest.fixture
+def receivers() -> Iterator[Receiving]:
+    """Both receivers with a small limit of size, open to everybody."""
+    with receiving() as running:
         yield running

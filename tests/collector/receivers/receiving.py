@@ -48,12 +48,8 @@ class MemoryIntake:
         """Refuse what comes from now on."""
         self.error = SpoolFull("no room", retry_after_s)
 
-
-class SubmittingMemoryIntake(MemoryIntake):
-    """One that calls back from a thread of its own, as a spool does."""
-
     def submit(self, payload: bytes, peer: str, done: Callable[[Exception | None], None]) -> None:
-        """Keep a request; what `append` waits for, this does not."""
+        """Keep a request and call back from another thread, as a spool does."""
         if isinstance(self.error, SpoolFull):
             raise self.error
 
@@ -66,9 +62,6 @@ class SubmittingMemoryIntake(MemoryIntake):
                 done(None)
 
         threading.Thread(target=store).start()
-
-
-INTAKES: dict[str, type[MemoryIntake]] = {"append": MemoryIntake, "submit": SubmittingMemoryIntake}
 
 
 @dataclass
@@ -93,10 +86,10 @@ class Receiving:
 
 
 @contextmanager
-def receiving(intake: str = "submit", **settings: Any) -> Iterator[Receiving]:
-    """Run both receivers with a small limit of size, on intakes that have `submit`, or only `append`."""
+def receiving(**settings: Any) -> Iterator[Receiving]:
+    """Run both receivers with a small limit of size, on intakes in memory."""
     chosen = ReceiverSettings(**{"grpc_port": 0, "http_port": 0, "max_request_bytes": LIMIT} | settings)
-    intakes = {signal.name: INTAKES[intake]() for signal in SIGNALS}
+    intakes = {signal.name: MemoryIntake() for signal in SIGNALS}
     metrics = Metrics()
     running: list[Receiving] = []
 

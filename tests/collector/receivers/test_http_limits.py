@@ -14,7 +14,7 @@ from tailspan_collector.receivers.http import HttpReceiver
 from tailspan_collector.receivers.settings import ReceiverSettings
 from tailspan_collector.signals import SIGNALS
 from tests.collector.receivers.clients import PROTOBUF, RawHttp, post
-from tests.collector.receivers.receiving import INTAKES, MemoryIntake, Receiving, receiving
+from tests.collector.receivers.receiving import MemoryIntake, Receiving, receiving
 from tests.support.otlp_messages import request_with_stages
 
 REQUEST = request_with_stages(3)
@@ -131,10 +131,9 @@ def test_a_request_that_comes_during_shutdown_is_503() -> None:
         stopping.join()
 
 
-@pytest.mark.parametrize("intake", INTAKES)
-def test_shutdown_does_not_wait_longer_than_its_grace(intake: str) -> None:
+def test_shutdown_does_not_wait_longer_than_its_grace() -> None:
     """A disk that hangs does not hold the end back beyond the stated time, and the sender is asked to come back."""
-    with receiving(intake) as running, RawHttp(running.http.port) as connection:
+    with receiving() as running, RawHttp(running.http.port) as connection:
         running.traces.may_go_on.clear()
         connection.request({"content-type": PROTOBUF, "content-length": str(len(REQUEST))}, REQUEST)
         assert running.traces.entered.wait(5)
