@@ -176,7 +176,8 @@ def rejected(name: str, error: Exception, url: str) -> UserError:
         return UserError(f"the ClickHouse at {url} has no tailspan tables", "Create them with `tailspan migrate`")
     if code in _NO_ACCESS:
         return UserError(
-            f"ClickHouse at {url} refused the login", "Put the user into the address: http://USER:PASSWORD@HOST"
+            f"ClickHouse at {url} refused the login",
+            "Put user and password, or any name and a token, into the address: http://USER:PASSWORD@HOST",
         )
     return UserError(f"ClickHouse rejected {name}: {first_sentence(str(error))}", "Correct the query or its parameters")
 
