@@ -22,6 +22,7 @@ from tailspan_collector.spool import Batch, Spool
 
 _LOG = logging.getLogger(__name__)
 _DISK_WAIT_S = 1.0
+_LOOK_AGAIN_S = 0.05
 
 
 class Writer:
@@ -105,4 +106,5 @@ class Writer:
             left = begin + patience - time.monotonic()
             if waiting >= self._batch_bytes // 2 or left <= 0:
                 return
-            self._spool.wait_unfrozen(self._batch_bytes // 2, min(left, 0.1))
+            # Not woken at every group commit, which would cost a switch of threads each.
+            self._draining.wait(min(left, _LOOK_AGAIN_S))
