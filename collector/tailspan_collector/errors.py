@@ -2,7 +2,7 @@
 
 InsertError
 ├── DataError        ClickHouse cannot decode the data: trying again cannot help, isolate the request
-├── TransientError   not reachable, no room, no grant, no table: try again until it works
+├── TransientError   not reachable, no room, no grant, no table, a broken view: try again until it works
 ├── TooLargeError    out of memory: try again a few times, then less at once
 └── UnclearError     anything else: try again a few times, then treat it as a DataError
 """
@@ -60,10 +60,17 @@ _ASKS_TOO_MUCH = re.compile(
 )
 
 
+# A view behind a stored table: by then its source may hold the rows, so only the same token may follow. Such a view
+# reads columns that are known, so that its failing is never the fault of the data.
+_BEHIND_SPANS = re.compile(r"while pushing to view \S+: while pushing to view \S*\bspans_mv\b")
+
+
 def classify(text: str, code: int | None = None) -> InsertError:
     """Turn ClickHouse's error text into the error that says what to do."""
     found = _CODE.search(text)
     number = code if code is not None else int(found[1]) if found else 0
+    if _BEHIND_SPANS.search(text):
+        return TransientError(number, text)
     if number in _DATA_CODES or "Invalid protobuf data" in text or _ASKS_TOO_MUCH.search(text):
         return DataError(number, text)
     if number == _OUT_OF_MEMORY:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
+from clickhouse_connect import common
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 
@@ -22,6 +23,8 @@ OLDEST = (25, 9)  # input_format_protobuf_oneof_presence
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 120
 _PORTS = {"http": 8123, "https": 8443}
+# What an error is about stands at the end of its text: the views that were being filled.
+common.set_setting("max_error_size", 1 << 16)
 _LOGIN_CODES = (192, 193, 194, 497, 516)
 
 
