@@ -95,12 +95,11 @@ class Lane:
         if self._chunk is None or size >= _MOST_AHEAD_BYTES or now < self._looked_ahead + _LOOK_AHEAD_S:
             return
         self._looked_ahead = now
-        wider = self._cursor.next(size + CHUNK_BYTES)
+        more = self._cursor.next(CHUNK_BYTES, self._chunk.end)
         self._count_skipped()
-        count = len(self._chunk.requests)
-        if wider is not None and len(wider.requests) > count and wider.requests[:count] == self._chunk.requests:
-            self._chunk = wider
-            window.extend(map(_item, wider.requests[count:]))
+        if more is not None:
+            self._chunk = Chunk(self._chunk.requests + more.requests, more.end)
+            window.extend(map(_item, more.requests))
 
     def _count_skipped(self) -> None:
         skipped = self._cursor.skipped_requests - self._skipped

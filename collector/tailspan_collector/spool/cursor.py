@@ -62,10 +62,10 @@ class SpoolCursor:
             self._log.changed.wait_for(lambda: self._has_more() or self._log.closing, timeout)
             return self._has_more()
 
-    def next(self, most_bytes: int) -> Chunk | None:
+    def next(self, most_bytes: int, after: Position | None = None) -> Chunk | None:
         """See `Cursor`."""
         self.enforce_bounds()
-        run = self._reader.read(self._position, most_bytes)
+        run = self._reader.read(self._position if after is None else max(after, self._position), most_bytes)
         if run is None:
             return None
         return Chunk(tuple(record.received(run.body, run.start) for record in run.records), run.end)

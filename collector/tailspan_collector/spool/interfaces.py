@@ -84,8 +84,8 @@ class Cursor(Protocol):
     def wait(self, timeout: float) -> bool:
         """Wait until there is something to read or the spool closes; return whether there is."""
 
-    def next(self, most_bytes: int) -> Chunk | None:
-        """Read on from the position, without moving it; at least one request however large, None if there is none."""
+    def next(self, most_bytes: int, after: Position | None = None) -> Chunk | None:
+        """Read on from the position or `after`, moving nothing; at least one request however large, None if none."""
 
     def commit(self, chunk: Chunk) -> None:
         """Move behind a chunk, durably."""

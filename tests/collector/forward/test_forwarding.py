@@ -182,6 +182,34 @@ def test_requests_that_always_fail_do_not_block_the_others(spool: Spool, start: 
     assert max(tries) <= 8
 
 
+def test_a_bad_request_at_the_end_of_a_segment_is_given_up(tmp_path: Path, metrics: Metrics) -> None:
+    """The evidence that a destination takes others may lie in the next segment of the spool."""
+
+    def behave(payload: bytes) -> tuple[int, dict[str, str], bytes]:
+        return (500, {}, b"") if payload.startswith(b"poison") else (200, {}, b"")
+
+    spool = open_spool(tmp_path / "spool", metrics=metrics, segment_bytes=4096)
+    with HttpDestination(behave) as receiver:
+        forwarder = Forwarder(
+            from_table({"endpoint": receiver.url, "name": "apm"}), {"traces": spool}, no_clickhouse, metrics, tmp_path
+        )
+        spool.append(b"poison" + bytes(5000))  # the next request begins a new segment
+        good = payloads(20)
+        append(spool, good)
+        assert len(list((tmp_path / "spool").glob("*.log"))) > 1
+        forwarder.start()
+        receiver.inbox.wait(20)
+        labels = {"destination": "apm", "signal": "traces", "reason": "http_500"}
+        deadline = time.monotonic() + 90
+        while count(metrics, "forward_dropped_requests_total", **labels) < 1:
+            assert time.monotonic() < deadline
+            spool.append(os.urandom(100))
+            time.sleep(0.05)
+        forwarder.stop(1)
+        assert set(good) <= set(receiver.inbox.taken)
+    spool.close()
+
+
 @pytest.mark.parametrize("status", [401, 404, 500, 503])
 def test_a_destination_that_refuses_everything_loses_nothing(status: int, spool: Spool, start: Start) -> None:
     """A wrong token, a wrong path or an ill backend keep the data until someone has mended it."""
