@@ -1,14 +1,15 @@
 """The collector process: CPU time a span and peak memory, beside rotel under the same load and into the same endpoint.
 
-The load (`otlp_load`) is sent over OTLP/gRPC by this process, several calls at a time, to one collector after the
-other. Each writes into a ClickHouse-compatible endpoint in a process of its own, and a round ends when all spans are
-rows there. CPU time is the collector's own, user and system, from its first request to its last row.
+The load (`otlp_load`) is sent over OTLP/gRPC by this process, to one collector after the other, as a fleet sends it:
+many senders, each with a connection of its own and one request under way. Each collector writes into a
+ClickHouse-compatible endpoint in a process of its own. Measured is what comes after its start and a warm-up: CPU time
+of the collector's process, user and system, from the first request until all spans are rows. Peak memory is that of the
+process since its start.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import statistics
 import subprocess
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import grpc
@@ -34,9 +36,9 @@ GOAL_RATIO = 4.0
 GOAL_MIB = 512
 SPANS = 400_000
 ROUNDS = 3
-SENDERS = 8
+SENDERS = 16
+_WARM_UP_SPANS = 20_480
 _EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PATIENCE_S = 120.0
 
 
@@ -50,12 +52,12 @@ class Round:
 
 def run() -> list[Result]:
     """Measure both in turn."""
-    requests = load(SPANS)
+    warm_up, requests = load(_WARM_UP_SPANS, seed=2), load(SPANS)
     rotel.program()
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(one_round(requests, _tailspan, "tailspan.spans"))
-        theirs.append(one_round(requests, _rotel, "otel.otel_traces"))
+        ours.append(one_round(warm_up, requests, _tailspan, "tailspan.spans"))
+        theirs.append(one_round(warm_up, requests, _rotel, "otel.otel_traces"))
     us, rotel_us = (statistics.median(item.us_per_span for item in side) for side in (ours, theirs))
     mib, rotel_mib = (max(item.peak_mib for item in side) for side in (ours, theirs))
     return [
@@ -66,7 +68,10 @@ def run() -> list[Result]:
 
 
 def one_round(
-    requests: list[bytes], start: Callable[[str, Path], tuple[subprocess.Popen[bytes], int]], table: str
+    warm_up: list[bytes],
+    requests: list[bytes],
+    start: Callable[[str, Path], tuple[subprocess.Popen[bytes], int]],
+    table: str,
 ) -> Round:
     """Send the load to one collector."""
     with tempfile.TemporaryDirectory(prefix="tailspan-bench-") as name, endpoint(Path(name) / "target") as url:
@@ -74,9 +79,11 @@ def one_round(
         _query(url, rotel.OTEL_TRACES)
         child, port = start(url, Path(name))
         with _ended(child):
+            _send(warm_up, port)
+            _wait_rows(url, table, _WARM_UP_SPANS)
             before_s = _cpu_s(child.pid)
             _send(requests, port)
-            _wait_rows(url, table, SPANS)
+            _wait_rows(url, table, _WARM_UP_SPANS + SPANS)
             return Round((_cpu_s(child.pid) - before_s) / SPANS * 1e6, _peak_mib(child.pid))
 
 
@@ -87,7 +94,9 @@ def _tailspan(url: str, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     child = subprocess.Popen([*command, *ports], stdout=subprocess.DEVNULL)
     record = data / "endpoints.json"
     _wait(lambda: record.exists() or child.poll() is not None)
-    return child, int(json.loads(record.read_text())["otlp"].rpartition(":")[2])
+    endpoints = json.loads(record.read_text())
+    _wait(lambda: _is_ready(endpoints["admin"]) or child.poll() is not None)
+    return child, int(endpoints["otlp"].rpartition(":")[2])
 
 
 def _rotel(url: str, _: Path) -> tuple[subprocess.Popen[bytes], int]:
@@ -100,10 +109,16 @@ def _rotel(url: str, _: Path) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _send(requests: list[bytes], port: int) -> None:
-    options = [("grpc.max_send_message_length", -1)]
-    with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel, ThreadPoolExecutor(SENDERS) as pool:
+    with ThreadPoolExecutor(SENDERS) as pool:
+        list(pool.map(lambda first: _send_one_by_one(requests[first::SENDERS], port), range(SENDERS)))
+
+
+def _send_one_by_one(requests: list[bytes], port: int) -> None:
+    options = [("grpc.use_local_subchannel_pool", 1)]  # else all channels of a process share one connection
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
         export = channel.unary_unary(_EXPORT)
-        list(pool.map(lambda request: _until_taken(export, request), requests))
+        for request in requests:
+            _until_taken(export, request)
 
 
 def _until_taken(export: Callable[..., bytes], request: bytes) -> None:
@@ -118,12 +133,17 @@ def _until_taken(export: Callable[..., bytes], request: bytes) -> None:
 
 
 def _wait_rows(url: str, table: str, rows: int) -> None:
-    _wait(lambda: int(_query(url, f"select count() from {table}")) >= rows)
+    # Not `count()`, which fails while the table is not there.
+    sql = f"select ifNull(sum(total_rows), 0) from system.tables where concat(database, '.', name) = '{table}'"
+    _wait(lambda: int(_query(url, sql)) >= rows)
 
 
 def _query(url: str, sql: str) -> bytes:
-    with urlopen(url, sql.encode()) as answer:
-        return bytes(answer.read())
+    try:
+        with urlopen(url, sql.encode()) as answer:
+            return bytes(answer.read())
+    except HTTPError as error:
+        raise RuntimeError(f"{sql[:100]}: {error.read()[:500]!r}") from error
 
 
 def _wait(done: Callable[[], bool]) -> None:
@@ -139,9 +159,17 @@ def _accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def _is_ready(admin: str) -> bool:
+    """Whether ClickHouse answers, which a collector says only once it has applied the schema."""
+    try:
+        with urlopen(f"{admin}/readyz") as answer:
+            return bool(json.loads(answer.read())["clickhouse"]["answers"])
+    except OSError:
+        return False
+
+
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
+    return time.clock_gettime(~pid << 3 | 2)  # the clock of a process' CPU time, as clock_getcpuclockid(3) gives it
 
 
 def _peak_mib(pid: int) -> float:

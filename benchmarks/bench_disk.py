@@ -1,7 +1,7 @@
 """Bytes on disk of a span after all merges: the table, with the rollup and the trace index, beside otel_traces.
 
 The same spans in both schemas, with the indexes that each brings: those of requests, and those with engine steps beside
-them. Ids are random, 8 bytes a span and 16 a trace, and an engine step is a trace of its own.
+them. Ids are the agent's (docs/adr/0012): those of requests are random, and an engine step is a trace of its own.
 """
 
 from __future__ import annotations

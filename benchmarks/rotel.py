@@ -65,7 +65,7 @@ def program() -> str:
         except subprocess.CalledProcessError as error:
             raise UserError(
                 f"rotel {VERSION} cannot be installed into {cache}: {str(error.stderr).strip().splitlines()[-1:]}",
-                "Install it (pip install rotel) so that rotel-agent is on PATH, or connect to a package index",
+                "Connect to a package index, or put a `rotel-agent` on PATH",
             ) from error
         found_here = sorted(cache.glob("lib/python*/site-packages/rotel/rotel-agent"))
     return str(found_here[0])

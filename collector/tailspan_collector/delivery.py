@@ -1,12 +1,16 @@
 """Stores one batch whatever it takes: tries again what may pass, divides what may not, keeps apart what cannot.
 
     TransientError   the target cannot take data now: the same insert again, until it works
-    DataError        the bytes cannot be decoded: in halves until the request is found, O(log n) inserts each
+    DataError        the bytes cannot be decoded: see below
     TooLargeError    the target has not the memory for so much at once: again a few times, then as a DataError
     UnclearError     again a few times, then as a DataError
 
 Before anything is divided the target is asked for an empty insert. If it refuses that too, the fault is its own (a
 missing grant, table or column) and never that of the data: the same insert again, until it works.
+
+A batch that cannot be decoded is divided into what is plain protobuf of the schema, stored at once as a rule, what is
+odd, and what is no protobuf at all, which is kept as rejects without another try (`decoding`). What still fails is
+halved until the request is found, O(log n) inserts each.
 
 Exactly once: these errors are raised before ClickHouse commits the block of an insert, to the table or to a rollup, so
 the halves get tokens of their own. A halving that a crash interrupts is gone through again with the same tokens.
@@ -19,12 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
+from tailspan_collector.decoding import Decoder, Verdict
 from tailspan_collector.errors import DataError, InsertError, TooLargeError, TransientError, UnclearError
 from tailspan_collector.metrics import Metrics
 from tailspan_collector.signals import Signal
-from tailspan_collector.sink import Reject, Sink
+from tailspan_collector.sink import Body, Reject, Sink
 from tailspan_collector.spool import Batch
 from tailspan_collector.spool.records import Record
 
@@ -37,6 +40,7 @@ _OUTCOMES: dict[type[InsertError], str] = {
     TooLargeError: "too_large",
     UnclearError: "unclear",
 }
+_REJECTS_AT_ONCE_BYTES = 16 * 1024 * 1024
 _EMPTY = b"\x00"
 """A `Protobuf` stream of one empty message: asks everything of the target that an insert does, and stores nothing."""
 
@@ -50,6 +54,7 @@ class Delivery:
 
     def __init__(self, signal: Signal, sink: Sink, stop: threading.Event, metrics: Metrics) -> None:
         self._signal, self._sink, self._stop = signal, sink, stop
+        self._decoder = Decoder(signal.proto_file, signal.proto_message)
         self._written = metrics.written.labels(signal.name)
         self._written_bytes = metrics.written_bytes.labels(signal.name)
         self._rejected = metrics.rejected.labels(signal.name)
@@ -66,49 +71,64 @@ class Delivery:
         """
         self._store(batch, batch.records, batch.token, _TRIES)
 
-    def _store(self, batch: Batch, requests: Sequence[Record], token: str, tries: int) -> None:
-        body = batch.body if len(requests) == len(batch.records) else b"".join(map(batch.message, requests))
+    def _store(self, batch: Batch, requests: Sequence[Record], token: str, tries: int, is_sorted: bool = False) -> None:
+        body: Body = batch.body if len(requests) == len(batch.records) else b"".join(map(batch.message, requests))
         try:
             self._retry(lambda: self._insert(body, token), tries if len(requests) > 1 else max(tries, _TRIES_OF_ONE))
         except DataError as error:
             if len(requests) == 1:
-                self._reject(batch, requests[0], token, error)
-                return
-            for number, part in enumerate(self._parts(batch, requests)):
-                self._store(batch, part, f"{token}.{number}", _TRIES_OF_A_PART)
+                self._reject(batch, requests, token, error)
+            elif is_sorted:
+                self._store_halves(batch, requests, token)
+            else:
+                self._store_sorted(batch, requests, token, error)
         else:
             self._written.inc(len(requests))
             self._written_bytes.inc(len(body))
 
-    def _insert(self, body: bytes, token: str) -> None:
+    def _store_sorted(self, batch: Batch, requests: Sequence[Record], token: str, error: DataError) -> None:
+        kinds: dict[Verdict, list[Record]] = {verdict: [] for verdict in Verdict}
+        for record in requests:
+            kinds[self._decoder.judge(batch.received(record).payload)[0]].append(record)
+        for verdict in (Verdict.PLAIN, Verdict.ODD):
+            if len(kinds[verdict]) == len(requests):
+                self._store_halves(batch, requests, token)
+            elif kinds[verdict]:
+                name = verdict.name.lower()
+                self._store(batch, kinds[verdict], f"{token}.{name}", _TRIES_OF_A_PART, is_sorted=True)
+        if kinds[Verdict.BROKEN]:
+            reason = f"{Verdict.BROKEN.value}; of the insert with it: {error.reason}"
+            self._reject(batch, kinds[Verdict.BROKEN], f"{token}.broken", DataError(error.code, reason))
+
+    def _store_halves(self, batch: Batch, requests: Sequence[Record], token: str) -> None:
+        middle = len(requests) // 2
+        for number, half in enumerate((requests[:middle], requests[middle:])):
+            self._store(batch, half, f"{token}.{number}", _TRIES_OF_A_PART, is_sorted=True)
+
+    def _insert(self, body: Body, token: str) -> None:
         begin = time.perf_counter()
         self._sink.insert(self._signal, body, token)
         self._insert_seconds.observe(time.perf_counter() - begin)
         self._batch_bytes.observe(len(body))
         self._stored.inc()
 
-    def _parts(self, batch: Batch, requests: Sequence[Record]) -> list[Sequence[Record]]:
-        """Divide what failed: off with the requests that are no valid protobuf, else in halves."""
-        valid = [self._is_valid(batch.received(record).payload) for record in requests]
-        if any(valid) and not all(valid):
-            good = [record for record, is_valid in zip(requests, valid, strict=True) if is_valid]
-            return [good, *([record] for record, is_valid in zip(requests, valid, strict=True) if not is_valid)]
-        middle = len(requests) // 2
-        return [requests[:middle], requests[middle:]]
+    def _reject(self, batch: Batch, records: Sequence[Record], token: str, error: InsertError) -> None:
+        """Keep requests as rejects, many at once."""
+        count = "a request" if len(records) == 1 else f"{len(records)} requests"
+        _LOG.error("%s cannot be stored: kept in tailspan.rejects: %.300s", count, error)
+        rejects: list[Reject] = []
+        size = 0
+        for number, record in enumerate(records):
+            part = token if number == 0 else f"{token}.{number}"
+            rejects.append(Reject(self._signal, batch.received(record), error.code, error.reason, part))
+            size += len(rejects[-1].request.payload)  # nothing else: after a crash the parts must be the same
+            if size >= _REJECTS_AT_ONCE_BYTES or number == len(records) - 1:
+                self._keep(rejects)
+                rejects, size = [], 0
 
-    def _is_valid(self, payload: bytes) -> bool:
-        """Decode a request; stricter than ClickHouse, which takes strings that are not UTF-8."""
-        try:
-            self._signal.request.FromString(payload)
-        except DecodeError:
-            return False
-        return True
-
-    def _reject(self, batch: Batch, record: Record, token: str, error: InsertError) -> None:
-        reject = Reject(self._signal, batch.received(record), error.code, error.reason, token)
-        _LOG.error("a request cannot be stored and is kept in tailspan.rejects: %.300s", error)
-        self._retry(lambda: self._sink.reject(reject), None)
-        self._rejected.inc()
+    def _keep(self, rejects: list[Reject]) -> None:
+        self._retry(lambda: self._sink.reject(*rejects), None)
+        self._rejected.inc(len(rejects))
 
     def _retry(self, attempt: Callable[[], None], tries: int | None) -> None:
         """Try until it works, or (`tries` given) until the data are known to be at fault, which is raised."""

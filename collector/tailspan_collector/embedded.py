@@ -20,7 +20,7 @@ from tailspan.errors import UserError
 from tailspan_collector.errors import classify
 from tailspan_collector.rowbinary import reject_row
 from tailspan_collector.signals import Signal
-from tailspan_collector.sink import REJECTS_COLUMNS, REJECTS_TABLE, Reject, insert_settings, reject_settings
+from tailspan_collector.sink import REJECTS_COLUMNS, REJECTS_TABLE, Body, Reject, insert_settings, reject_settings
 
 
 class Folder:
@@ -132,17 +132,17 @@ class EmbeddedSink:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def insert(self, signal: Signal, body: bytes, token: str) -> None:
+    def insert(self, signal: Signal, body: Body, token: str) -> None:
         """See `Sink`."""
         settings = {**insert_settings(token), "format_schema": f"{signal.proto_file}:{signal.proto_message}"}
         self._insert_file(signal.table, "Protobuf", settings, body)
 
-    def reject(self, reject: Reject) -> None:
+    def reject(self, *rejects: Reject) -> None:
         """See `Sink`."""
         into = f"{REJECTS_TABLE} ({', '.join(REJECTS_COLUMNS)})"
-        self._insert_file(into, "RowBinary", reject_settings(reject.token), reject_row(reject))
+        self._insert_file(into, "RowBinary", reject_settings(rejects[0].token), b"".join(map(reject_row, rejects)))
 
-    def _insert_file(self, table: str, form: str, settings: dict[str, str | int], body: bytes) -> None:
+    def _insert_file(self, table: str, form: str, settings: dict[str, str | int], body: Body) -> None:
         # INFILE raises errors of views too; chDB's send_insert swallows them.
         file = os.memfd_create("tailspan-insert", os.MFD_CLOEXEC)
         try:

@@ -60,6 +60,8 @@ _ASKS_TOO_MUCH = re.compile(
 )
 
 
+_SIGNS_OF_DATA = ("Invalid protobuf data", "Too many partitions for single INSERT block")
+
 # A view behind a stored table: by then its source may hold the rows, so only the same token may follow. Such a view
 # reads columns that are known, so that its failing is never the fault of the data.
 _BEHIND_SPANS = re.compile(r"while pushing to view \S+: while pushing to view \S*\bspans_mv\b")
@@ -71,7 +73,7 @@ def classify(text: str, code: int | None = None) -> InsertError:
     number = code if code is not None else int(found[1]) if found else 0
     if _BEHIND_SPANS.search(text):
         return TransientError(number, text)
-    if number in _DATA_CODES or "Invalid protobuf data" in text or _ASKS_TOO_MUCH.search(text):
+    if number in _DATA_CODES or any(sign in text for sign in _SIGNS_OF_DATA) or _ASKS_TOO_MUCH.search(text):
         return DataError(number, text)
     if number == _OUT_OF_MEMORY:
         return TooLargeError(number, text)

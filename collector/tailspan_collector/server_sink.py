@@ -6,7 +6,7 @@ compression where it is needed, into the network between the two.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
@@ -14,7 +14,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from tailspan_collector.errors import InsertError, TransientError, classify
 from tailspan_collector.rowbinary import reject_row
 from tailspan_collector.signals import SIGNALS, Signal
-from tailspan_collector.sink import REJECTS_COLUMNS, REJECTS_TABLE, Reject, insert_settings, reject_settings
+from tailspan_collector.sink import REJECTS_COLUMNS, REJECTS_TABLE, Body, Reject, insert_settings, reject_settings
 
 
 class Connection(Protocol):
@@ -42,21 +42,23 @@ class ServerSink:
         }
         self._quorum: dict[str, str | int] = {} if insert_quorum is None else {"insert_quorum": insert_quorum}
 
-    def insert(self, signal: Signal, body: bytes, token: str) -> None:
+    def insert(self, signal: Signal, body: Body, token: str) -> None:
         """See `Sink`."""
         settings = {**insert_settings(token), **self._quorum, **self._schemas[signal.name]}
         self._raw_insert(signal.table, None, body, settings, "Protobuf")
 
-    def reject(self, reject: Reject) -> None:
+    def reject(self, *rejects: Reject) -> None:
         """See `Sink`."""
-        settings = {**reject_settings(reject.token), **self._quorum}
-        self._raw_insert(REJECTS_TABLE, REJECTS_COLUMNS, reject_row(reject), settings, "RowBinary")
+        settings = {**reject_settings(rejects[0].token), **self._quorum}
+        self._raw_insert(REJECTS_TABLE, REJECTS_COLUMNS, b"".join(map(reject_row, rejects)), settings, "RowBinary")
 
     def _raw_insert(
-        self, table: str, columns: tuple[str, ...] | None, body: bytes, settings: dict[str, str | int], form: str
+        self, table: str, columns: tuple[str, ...] | None, body: Body, settings: dict[str, str | int], form: str
     ) -> None:
+        # Any buffer will do: clickhouse-connect copies `bytes` behind the statement, and sends a view as it is.
+        block: Any = body
         try:
-            self._server.client.raw_insert(table, columns, body, settings, form)
+            self._server.client.raw_insert(table, columns, block, settings, form)
         except ClickHouseError as error:
             raise insert_error(error) from error
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from tailspan_collector.signals import Signal
 from tailspan_collector.spool.interfaces import Received
 
+Body = bytes | memoryview
 REJECTS_TABLE = "tailspan.rejects"
 REJECTS_COLUMNS = ("received_at", "peer", "signal", "code", "reason", "batch", "payload")
 
@@ -25,13 +26,13 @@ class Reject:
     code: int
     reason: str
     token: str
-    """Deduplication token of the insert that failed, which is also that of the row in the reject table."""
+    """Begins with the deduplication token of the insert that failed; the first of an insert is that insert's own."""
 
 
 class Sink(Protocol):
     """One ClickHouse."""
 
-    def insert(self, signal: Signal, body: bytes, token: str) -> None:
+    def insert(self, signal: Signal, body: Body, token: str) -> None:
         """Store OTLP requests, all or none; a token that was stored before changes nothing.
 
         `body` is a stream of ClickHouse's `Protobuf` format: messages, each after its length.
@@ -40,8 +41,8 @@ class Sink(Protocol):
             InsertError: see `errors` for what to do about which.
         """
 
-    def reject(self, reject: Reject) -> None:
-        """Keep a request that cannot be stored.
+    def reject(self, *rejects: Reject) -> None:
+        """Keep requests that cannot be stored, all or none, under the token of the first.
 
         Raises:
             InsertError: as `insert`.
@@ -66,8 +67,9 @@ def insert_settings(token: str) -> dict[str, str | int]:
         "max_threads": 1,
         "compile_expressions": 0,
         "compile_aggregate_expressions": 0,
-        # A sender with a wrong clock may date spans anywhere; that must not fail the spans of the others.
-        "max_partitions_per_insert_block": 0,
+        # Every day is a part of its own in each table, with its fsync. A sender with a wrong clock may date spans on a few
+        # days; one request with spans on thousands of them would hold up everybody for minutes, and becomes a reject.
+        "max_partitions_per_insert_block": 100,
     }
 
 

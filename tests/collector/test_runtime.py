@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import time
 import urllib.error
@@ -189,6 +190,28 @@ def test_it_says_that_it_is_stopping(start_collector: CollectorFactory) -> None:
         assert "the collector is shutting down" in json.loads(answer[1])["problems"][0]
         assert get(f"{collector.admin}/healthz")[0] == 200
     assert collector.process.wait(25) == 0
+
+
+def test_spans_of_a_thousand_days_hold_nobody_up(start_collector: CollectorFactory) -> None:
+    """A request whose spans lie on more than 100 days becomes a reject; one with a few wrong dates is stored."""
+    collector = start_collector("--batch-seconds", "0.05")
+
+    def dated(days: int) -> bytes:
+        message = ExportTraceServiceRequest()
+        scope = message.resource_spans.add().scope_spans.add()
+        for day in range(days):
+            at = 86_400 * 10**9 * (18_000 + day)
+            scope.spans.add(
+                trace_id=os.urandom(16), span_id=os.urandom(8), name="x", start_time_unix_nano=at, end_time_unix_nano=at
+            )
+        return message.SerializeToString()
+
+    begin = time.monotonic()
+    collector.export(dated(1000), dated(5), request_with_stages(1))
+    assert collector.wait_rows(8) == 8
+    assert collector.wait_rows(1, "tailspan.rejects") == 1
+    assert time.monotonic() - begin < 15
+    assert "Too many partitions" in collector.query("select reason from tailspan.rejects")[0][0]
 
 
 def test_log_lines_can_be_json(start_collector: CollectorFactory) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailspan_collector.framing import is_export_request, read_varint, write_varint
 from tailspan_collector.metrics import Metrics
 from tailspan_collector.signals import TRACES
-from tailspan_collector.spool import Spool, SpoolFull, records
+from tailspan_collector.spool import Spool, SpoolFull, log, records
 from tailspan_collector.spool.records import Gap, Record
 from tailspan_collector.spool.segments import segment_path, segment_sizes
 from tests.support.spools import drain, drain_received, open_spool
@@ -282,6 +282,47 @@ def test_many_threads_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fdatasync", real)
     assert sorted(drain(spool)) == sorted(payloads)
     assert 0 < len(calls) < len(payloads)
+    spool.close()
+
+
+def test_a_lone_sender_does_not_wait_for_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that come one at a time are durable at once, however long a group may gather."""
+    monkeypatch.setattr(log, "_GATHER_S", 60.0)
+    spool = open_spool(tmp_path)
+    begin = time.monotonic()
+    assert all(spool.append(payload) for payload in PAYLOADS)
+    assert time.monotonic() - begin < 60
+    spool.close()
+
+
+def test_after_company_requests_gather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a group of several the next ones wait for each other and share an fsync; a stop ends the wait."""
+    monkeypatch.setattr(log, "_GATHER_S", 60.0)
+    metrics, results = Metrics(), []
+    spool = open_spool(tmp_path, metrics=metrics)
+    first = threading.Barrier(2)
+    with spool._changed:
+        spool.submit(b"one", "", lambda _: None)
+        spool.submit(b"two", "", lambda _: first.wait())
+    first.wait()
+    for payload in PAYLOADS:
+        spool.submit(payload, "", results.append)
+    assert not results
+    spool.stop_accepting()
+    assert results == [None] * len(PAYLOADS)
+    assert value_of(metrics, "fsync_seconds_count") == 2
+    spool.close()
+
+
+def test_a_batch_outlives_its_segment(tmp_path: Path) -> None:
+    """The body of a batch is a view of the spool's file, and stays what it is when the file is removed."""
+    spool = open_spool(tmp_path)
+    spool.append(b"payload")
+    batch = spool.freeze(1 << 20)
+    assert batch is not None
+    for path in tmp_path.glob("*.log"):
+        path.unlink()
+    assert [batch.received(record).payload for record in batch.records] == [b"payload"]
     spool.close()
 
 

@@ -241,6 +241,8 @@ def test_a_disk_that_is_full_delays_the_writer(spool: Spool, monkeypatch: pytest
         ("Code: 243. DB::Exception: Cannot reserve 1.00 MiB, not enough space", TransientError),
         ("Code: 60. DB::Exception: Table tailspan.otlp_traces does not exist", TransientError),
         ("Code: 497. DB::Exception: tailspan: Not enough privileges", TransientError),
+        ("Code: 252. DB::Exception: Too many parts (3001 with average size of 1 MiB) in table", TransientError),
+        ("Code: 252. DB::Exception: Too many partitions for single INSERT block (more than 100)", DataError),
         ("connection reset", UnclearError),
     ],
 )

@@ -256,17 +256,11 @@ def test_queries_of_dashboards_run(shop: Engine, name: str) -> None:
 
 
 # --- what is read ---------------------------------------------------------------------------------------------------
-INDEXES = (
-    "add index if not exists trace_id_hex lower(hex(trace_id)) type bloom_filter(0.001) granularity 1",
-    "add index if not exists start_range start type minmax granularity 1",
-)
 
 
 @pytest.fixture(scope="module")
 def large(engine: Engine) -> Engine:
     """Seven days of traces of 20 spans each."""
-    for index in INDEXES:
-        engine.command(f"alter table tailspan.spans {index}")
     engine.command(
         "insert into tailspan.spans (start, trace_id, span_id, service, name) select "
         "fromUnixTimestamp64Nano(1766000000000000000 + number * 1500000000), MD5(toString(intDiv(number, 20))), "

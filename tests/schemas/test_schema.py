@@ -75,8 +75,8 @@ def test_promoted_keys_are_those_of_the_list() -> None:
     assert keys == [item.key for item in PROMOTED]
     kinds = "".join(item.kind[0] for item in PROMOTED)
     assert kinds == "s" * 5 + "i" * 9 + "d"
-    assert "kind = 1 and place <= 5 and string != '', -1" in text
-    assert "kind = 3 and place between 6 and 14 and int != if(place = 12, -1, 0), -1" in text
+    assert "kind = 1, place between 1 and 5 and string != ''" in text
+    assert "kind = 3, place between 6 and 14 and int != -(place = 12)" in text
     for place, item in enumerate(PROMOTED, 1):
         found = re.search(rf"indexOf\(places, {place}\)\]* as (\w+)", text)
         assert found is not None

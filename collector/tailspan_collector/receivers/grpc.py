@@ -36,7 +36,7 @@ from tailspan_collector.spool.interfaces import Intake
 
 _FULL_SUCCESS = b""
 _BODIES_AT_ONCE = 64  # that are being received; with the largest request, the memory that gRPC's core may need
-_STREAMS = 32  # calls under way on one connection
+_STREAMS = 128  # calls under way on one connection; a sender that opens more at once is told to try again
 _METADATA_BYTES = 16 * 1024
 _KEEPALIVE_S, _KEEPALIVE_TIMEOUT_S = 60, 20
 _LEAST_PING_S = 5  # senders that ping more often are told to go away
@@ -194,7 +194,7 @@ def authenticate(context: Any, tokens: Tokens) -> None:
 
 async def refuse(context: Any, refusal: Refusal) -> NoReturn:
     """End a call with the refusal's code; raises, as gRPC wants it."""
-    details = (("grpc-status-details-bin", refusal.status()),) if refusal.retry_after_s is not None else ()
+    details = (("grpc-status-details-bin", refusal.status()),) if refusal.details() else ()
     await context.abort(refusal.code, refusal.message, trailing_metadata=details)
     raise refusal
 

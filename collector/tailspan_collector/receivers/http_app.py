@@ -90,7 +90,7 @@ class App:
         body = Body(headers, receive, self._limit, self._slow_seconds, self._room)
         admission = self._admissions.get(scope["path"])
         if admission is None:
-            answer = self._other(scope["path"], scope["method"])
+            answer = self._other(scope["path"], scope["method"], _media_types(headers)[1])
         elif scope["method"] == "OPTIONS" and self._cors.is_on:
             answer = self._preflight(headers)
         else:
@@ -98,10 +98,10 @@ class App:
         extra = [] if await body.drain() else [_CLOSE]
         await _send(send, answer, [*self._cors.headers(headers), *extra] if admission is not None else extra)
 
-    def _other(self, path: str, method: str) -> _Answer:
+    def _other(self, path: str, method: str, answer_type: str) -> _Answer:
         if path not in ("/healthz", "/readyz"):
             known = ", ".join(self._admissions)
-            return _refused(NotFound(f"there is nothing at this path; OTLP/HTTP is at {known}"), _JSON)
+            return _refused(NotFound(f"there is nothing at this path; OTLP/HTTP is at {known}"), answer_type)
         if method not in ("GET", "HEAD"):
             return _refused(WrongMethod("use GET"), _JSON, [(b"allow", b"GET, HEAD")])
         if path == "/readyz" and not self._ready():
@@ -119,8 +119,7 @@ class App:
         self, admission: Admission, scope: Mapping[str, Any], headers: Mapping[bytes, bytes], body: Body
     ) -> _Answer:
         name = admission.signal.name
-        media_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        answer_type = media_type if media_type in _SUCCESS else _JSON
+        media_type, answer_type = _media_types(headers)
         try:
             if scope["method"] != "POST":
                 raise WrongMethod("use POST")
@@ -157,6 +156,12 @@ class App:
         if len(request) > otlp_json.MOST_BYTES:
             raise TooLarge(f"a request in JSON is larger than {otlp_json.MOST_BYTES} bytes; use protobuf")
         return await self._workers.work(len(request), _from_json, request, admission)
+
+
+def _media_types(headers: Mapping[bytes, bytes]) -> tuple[str, str]:
+    """Return the media type of a request, and that of its answer."""
+    given = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    return given, given if given in _SUCCESS else _JSON
 
 
 def _from_json(document: bytes, admission: Admission) -> bytes:

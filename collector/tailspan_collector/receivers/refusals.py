@@ -20,7 +20,8 @@ from typing import ClassVar
 import grpc
 from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.duration_pb2 import Duration  # type: ignore[import-untyped]
-from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 
@@ -50,12 +51,18 @@ class Refusal(Exception):  # noqa: N818 (an answer, not always the sender's erro
         """Return the value of the header Retry-After, whole seconds."""
         return None if self.retry_after_s is None else max(1, math.ceil(self.retry_after_s))
 
+    def details(self) -> list[Message]:
+        """Return what goes into the details of the `Status`."""
+        if self.retry_after_s is None:
+            return []
+        delay = Duration()
+        delay.FromNanoseconds(int(self.retry_after_s * 1e9))
+        return [RetryInfo(retry_delay=delay)]
+
     def _status(self) -> Status:
         status = Status(code=self.code.value[0], message=self.message)
-        if self.retry_after_s is not None:
-            delay = Duration()
-            delay.FromNanoseconds(int(self.retry_after_s * 1e9))
-            status.details.add().Pack(RetryInfo(retry_delay=delay))
+        for detail in self.details():
+            status.details.add().Pack(detail)
         return status
 
 
@@ -64,6 +71,10 @@ class BadData(Refusal):
 
     code = grpc.StatusCode.INVALID_ARGUMENT
     http_status = 400
+
+    def details(self) -> list[Message]:
+        """Return a `BadRequest` that describes it."""
+        return [BadRequest(field_violations=[BadRequest.FieldViolation(description=self.message)])]
 
 
 class TooLarge(Refusal):

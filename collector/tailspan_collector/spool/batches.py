@@ -28,8 +28,8 @@ class Batch:
     run: Run
 
     @property
-    def body(self) -> bytes:
-        """The batch as ClickHouse's `Protobuf` format wants it."""
+    def body(self) -> memoryview:
+        """The batch as ClickHouse's `Protobuf` format wants it; not copied, a part of the spool's file."""
         return self.run.body
 
     @property
@@ -37,7 +37,7 @@ class Batch:
         """Its requests."""
         return self.run.records
 
-    def message(self, record: Record) -> bytes:
+    def message(self, record: Record) -> memoryview:
         """Return the part of the body that is one request."""
         return self.run.body[record.start - self.run.start : record.end - self.run.start]
 

@@ -20,11 +20,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Adjacent valid records of one segment; `body` holds exactly their bytes, from offset `start` on."""
+    """Adjacent valid records of one segment; `body` is exactly their bytes, from offset `start` on, not copied."""
 
     segment: int
     start: int
-    body: bytes
+    body: memoryview
     records: tuple[Record, ...]
 
     @property
@@ -55,11 +55,10 @@ class Reader:
             except FileNotFoundError:
                 position = Position(position.segment + 1, 0)
                 continue
-            with data:
-                found = self._run(position, data, end, most_bytes)
-                if isinstance(found, Run):
-                    return found
-                self._set_aside(position.segment, found, data)
+            found = self._run(position, data, end, most_bytes)
+            if isinstance(found, Run):
+                return found  # its body keeps the map open
+            self._set_aside(position.segment, found, data)
             position = Position(position.segment, found.end)
 
     def _run(self, position: Position, data: mmap.mmap, end: int, most_bytes: int) -> Run | Gap:
@@ -72,7 +71,8 @@ class Reader:
             if taken and item.end - position.offset > most_bytes:
                 break
             taken.append(item)
-        return Run(position.segment, position.offset, data[position.offset : taken[-1].end], tuple(taken))
+        body = memoryview(data)[position.offset : taken[-1].end]
+        return Run(position.segment, position.offset, body, tuple(taken))
 
     def count(self, start: Position, end: Position) -> int:
         """Return how many records lie between two places of one segment, by their headers."""

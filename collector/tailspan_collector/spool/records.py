@@ -43,12 +43,11 @@ class Record:
     digest: int
     received_ns: int
 
-    def received(self, data: Bytes, base: int = 0) -> Received:
+    def received(self, data: bytes | memoryview, base: int = 0) -> Received:
         """Copy the request out of `data`, whose first byte lies at offset `base`."""
         peer = data[self.start + _FIXED - base : self.payload_start - base]
-        return Received(
-            data[self.payload_start - base : self.end - base], peer.decode("utf-8", "replace"), self.received_ns
-        )
+        payload = bytes(data[self.payload_start - base : self.end - base])
+        return Received(payload, str(peer, "utf-8", "replace"), self.received_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,6 @@ All spans of one request use one offset from monotonic to wall time, so a child 
 
 from __future__ import annotations
 
-import os
-import struct
 from collections.abc import Iterable, Mapping
 
 from opentelemetry.sdk.resources import Resource
@@ -14,6 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from tailspan import attributes as attr
 from tailspan.agent import histogram
 from tailspan.agent.decode import Value
+from tailspan.agent.ids import Ids
 from tailspan.agent.join import FinishedStep
 from tailspan.agent.ledger import Ledger
 from tailspan.agent.model import Interval, RequestState
@@ -23,8 +22,6 @@ _SAMPLED = 1
 _TOKENS = {"prefill": attr.GEN_AI_INPUT_TOKENS, "decode": attr.GEN_AI_OUTPUT_TOKENS}
 """The stages of an engine, and what each of them computes."""
 _JOIN_LINKS: dict[str, Mapping[str, Value]] = {event: {attr.STEP_LINK: event} for event in ("join", "leave", "finish")}
-_ID = struct.Struct("=Q")
-_IDS_AT_ONCE = 512
 
 
 class SpanBuilder:
@@ -34,11 +31,11 @@ class SpanBuilder:
         """`offset_ns` is wall time less monotonic time."""
         self.resource = resource
         self.offset_ns = offset_ns
-        self._ids = _Ids()
+        self._ids = Ids()
 
     def request(self, ledger: Ledger, weight: float = 1.0, *, snapshot: bool = False) -> list[Span]:
         """Return the request span and one child per stage; a snapshot is of a request that goes on."""
-        request, resource, offset_ns, new_id = ledger.request, self.resource, self.offset_ns, self._ids.span
+        request, resource, offset_ns, stage_id = ledger.request, self.resource, self.offset_ns, self._ids.stage
         extra = _weight(weight) | ({attr.ROLE: attr.ROLE_SNAPSHOT} if snapshot else {})
         trace_id, flags = request.trace_id, request.flags | _SAMPLED
         error = (request.error_type or request.outcome) if ledger.failed else None
@@ -52,8 +49,8 @@ class SpanBuilder:
             if extra:
                 attributes.update(extra)
             spans.append(
-                Span(resource, stage.stage, trace_id, new_id(), stage.begin_ns + offset_ns, stage.end_ns + offset_ns,
-                     attributes, flags, request.key, False, error if number == last else None)
+                Span(resource, stage.stage, trace_id, stage_id(request.key, number), stage.begin_ns + offset_ns,
+                     stage.end_ns + offset_ns, attributes, flags, request.key, False, error if number == last else None)
             )  # fmt: skip
         return spans
 
@@ -88,25 +85,9 @@ class SpanBuilder:
         links = tuple(
             Link(change.trace_id, change.key, _SAMPLED, _JOIN_LINKS[change.event]) for change in finished.changes
         )
-        return Span(self.resource, "step", self._ids.trace(), self._ids.span(), step.begin_ns + offset_ns,
-                    step.end_ns + offset_ns, attributes, links=links)  # fmt: skip
-
-
-class _Ids:
-    """Random ids like those of `tailspan.ids`, with one system call for many."""
-
-    def __init__(self) -> None:
-        self._pool: list[int] = []
-
-    def span(self) -> int:
-        """Return a non-zero 64-bit id."""
-        if not self._pool:
-            self._pool = [number for (number,) in _ID.iter_unpack(os.urandom(_ID.size * _IDS_AT_ONCE)) if number]
-        return self._pool.pop()
-
-    def trace(self) -> int:
-        """Return a non-zero 128-bit id."""
-        return self.span() << 64 | self.span()
+        trace_id, span_id = self._ids.step(step.number)
+        return Span(self.resource, "step", trace_id, span_id, step.begin_ns + offset_ns, step.end_ns + offset_ns,
+                    attributes, links=links)  # fmt: skip
 
 
 def _request_attributes(ledger: Ledger) -> dict[str, Value]:

@@ -1,14 +1,15 @@
 create table if not exists tailspan.spans -- noqa: PRS
 (
     trace_id FixedString(16)
-        comment 'Trace id, 16 raw bytes; zeros if empty, cut or zero-padded if of another length' codec(ZSTD(1)),
+        comment 'Trace id, 16 raw bytes; zero-padded or cut if not; search with start or by lower(hex(trace_id))'
+        codec(ZSTD(1)),
     span_id FixedString(8)
         comment 'Span id, 8 raw bytes; zeros if empty, cut or zero-padded if of another length' codec(ZSTD(1)),
     parent_span_id FixedString(8) comment 'Span id of the parent, 8 raw bytes; zeros = no parent' codec(ZSTD(1)),
     trace_state String comment 'W3C tracestate' codec(ZSTD(1)),
     flags UInt32 comment 'OTLP span flags, bit field; the low 8 bits are the W3C trace flags' codec(T64, ZSTD(1)),
     service LowCardinality(String) comment 'Resource attribute service.name',
-    instance LowCardinality(String) comment 'Resource attribute service.instance.id',
+    instance LowCardinality(String) comment 'Resource attribute service.instance.id' codec(ZSTD(1)),
     name LowCardinality(String) comment 'Span name',
     kind Int8 comment 'OTLP span kind: 0 unspecified, 1 internal, 2 server, 3 client, 4 producer, 5 consumer',
     start DateTime64(9, 'UTC') comment 'Begin of the span, UTC, ns' codec(Delta(8), ZSTD(1)),
@@ -19,21 +20,21 @@ create table if not exists tailspan.spans -- noqa: PRS
     stage LowCardinality(String) comment 'tailspan.stage: the stage that a stage span measures',
     model LowCardinality(String) comment 'gen_ai.request.model: model asked for',
     request_id String comment 'gen_ai.response.id: the engine''s request id' codec(ZSTD(1)),
-    engine_id LowCardinality(String) comment 'tailspan.engine.id: the engine instance that ran the request or step',
+    engine_id LowCardinality(String)
+        comment 'tailspan.engine.id: the engine instance that ran the request or step' codec(ZSTD(1)),
     first_step Int64 comment 'tailspan.step.first: first engine step of the span; 0 if absent' codec(T64, ZSTD(1)),
-    last_step Int64 comment 'tailspan.step.last: last engine step of the span; 0 if absent' codec(T64, ZSTD(1)),
+    last_step Int64 comment 'tailspan.step.last: last engine step of the span; 0 if absent' codec(ZSTD(1)),
     step Int64 comment 'tailspan.step.number: number of the step within its engine; 0 if absent' codec(T64, ZSTD(1)),
-    input_tokens Int64 comment 'gen_ai.usage.input_tokens: prompt tokens; 0 if absent' codec(T64, ZSTD(1)),
-    output_tokens Int64 comment 'gen_ai.usage.output_tokens: generated tokens; 0 if absent' codec(T64, ZSTD(1)),
+    input_tokens Int64 comment 'gen_ai.usage.input_tokens: prompt tokens; 0 if absent' codec(ZSTD(1)),
+    output_tokens Int64 comment 'gen_ai.usage.output_tokens: generated tokens; 0 if absent' codec(ZSTD(1)),
     busy_ns Int64
-        comment 'tailspan.busy_ns: time in which a CPU or GPU worked for the request, ns; 0 if absent'
-        codec(T64, ZSTD(1)),
+        comment 'tailspan.busy_ns: time in which a CPU or GPU worked for the request, ns; 0 if absent' codec(ZSTD(1)),
     gpu_ns Int64 default -1
         comment 'tailspan.gpu_ns: time the device computed, ns; -1 = no device measured' codec(T64, ZSTD(1)),
     unattributed_ns Int64
         comment 'tailspan.unattributed_ns: request time that no stage covers, ns; 0 if absent' codec(T64, ZSTD(1)),
     ttft_ns Int64
-        comment 'tailspan.ttft_ns: begin until the first body chunk left, ns; 0 if absent' codec(T64, ZSTD(1)),
+        comment 'tailspan.ttft_ns: begin until the first body chunk left, ns; 0 if absent' codec(ZSTD(1)),
     weight Float64 default 1
         comment 'tailspan.weight: how many requests or steps the span stands for; 1 unless sampled' codec(ZSTD(1)),
     attributes_string Map(LowCardinality(String), String)
@@ -66,7 +67,8 @@ create table if not exists tailspan.spans -- noqa: PRS
         codec(ZSTD(1)),
     dropped_links UInt32 comment 'Links that the sender dropped, count' codec(T64, ZSTD(1)),
     resource LowCardinality(String)
-        comment 'Resource attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or protobuf',
+        comment 'Resource attributes: text of an Array(Tuple(String, String)), values as kind, colon, text or protobuf'
+        codec(ZSTD(1)),
     resource_dropped_attributes UInt32 comment 'Resource attributes that the sender dropped, count' codec(T64, ZSTD(1)),
     resource_entity_refs Array(String) comment 'EntityRef messages of the resource, raw protobuf' codec(ZSTD(1)),
     resource_schema_url LowCardinality(String) comment 'Schema URL of the resource',
@@ -95,12 +97,13 @@ create table if not exists tailspan.spans -- noqa: PRS
             'Map(String, String)'
         )
         comment 'Scope attributes without their kinds, decoded when read',
-    index trace_id_filter trace_id type bloom_filter(0.001) granularity 1,
+    index trace_id_hex lower(hex(trace_id)) type bloom_filter(0.001) granularity 1,
     index request_id_filter request_id type bloom_filter(0.001) granularity 1,
     index stored_range stored type minmax granularity 1
 )
 engine = MergeTree
 partition by toDate(start)
+primary key (toStartOfFiveMinutes(start), model, trace_id)
 order by (toStartOfFiveMinutes(start), model, trace_id, start)
 settings non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
 comment 'Every span, one row each; an OTLP span can be rebuilt from its row field by field (tailspan_schemas.rows)'

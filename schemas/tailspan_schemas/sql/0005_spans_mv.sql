@@ -1,6 +1,7 @@
 create materialized view if not exists tailspan.spans_mv to tailspan.spans as
 -- Every insert analyses this text anew, which costs as much as some thousand spans. Hence its style: `tupleElement`
--- instead of a dot (a third of the cost), few levels, few lambdas, and no conversion that the table does by itself.
+-- instead of a dot (a third of the cost), few lambdas, no conversion that the table does by itself, and a level for
+-- what many columns need, as an alias is analysed wherever it is used.
 -- An ARRAY JOIN copies what is beside it for every element, so that no whole ResourceSpans may be beside its spans.
 with
     (
@@ -40,42 +41,60 @@ with
             tupleElement(resource_spans, 'scope_spans') as scopes_of_resource
     ),
 
-    tupleElement(span, 'attributes') as attributes,
-    tupleElement(attributes, 'key') as key_names,
-    tupleElement(attributes, 'value') as vals,
-    tupleElement(vals, 'value') as kinds,
-    tupleElement(vals, 'string_value') as strings,
-    tupleElement(vals, 'int_value') as ints,
-    tupleElement(vals, 'double_value') as doubles,
-    -- For each attribute the number of its column, 0 if it has none.
-    arrayMap(
-        key -> transform(
-            key,
-            [
-                'tailspan.role', 'tailspan.stage', 'gen_ai.request.model', 'gen_ai.response.id', 'tailspan.engine.id',
-                'tailspan.step.first', 'tailspan.step.last', 'tailspan.step.number', 'gen_ai.usage.input_tokens',
-                'gen_ai.usage.output_tokens', 'tailspan.busy_ns', 'tailspan.gpu_ns', 'tailspan.unattributed_ns',
-                'tailspan.ttft_ns', 'tailspan.weight'
-            ],
-            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
-            0
-        ),
-        key_names
-    ) as places,
-    -- The kind of each attribute as a number, -1 where it has a column of its own (see `promoted.py`).
-    arrayMap(
-        (kind, place, occurrence, string, int, double) -> if(
-            place = 0 or occurrence > 1,
-            kind,
-            multiIf(
-                kind = 1 and place <= 5 and string != '', -1,
-                kind = 3 and place between 6 and 14 and int != if(place = 12, -1, 0), -1,
-                kind = 4 and place = 15 and isFinite(double) and double > 1, -1,
-                kind
-            )
-        ),
-        cast(kinds, 'Array(Int8)'), places, arrayEnumerateUniq(places), strings, ints, doubles
-    ) as rest,
+    spans_sent as (
+        select
+            span,
+            service,
+            instance,
+            resource,
+            resource_dropped_attributes,
+            resource_entity_refs,
+            resource_schema_url,
+            sent_scope,
+            scope_schema_url,
+            tupleElement(span, 'attributes') as attributes,
+            tupleElement(attributes, 'key') as key_names,
+            tupleElement(attributes, 'value') as vals,
+            tupleElement(vals, 'value') as kinds,
+            tupleElement(vals, 'string_value') as strings,
+            tupleElement(vals, 'int_value') as ints,
+            tupleElement(vals, 'double_value') as doubles,
+            -- For each attribute the number of its column, 0 if it has none.
+            arrayMap(
+                key -> transform(
+                    key,
+                    [
+                        'tailspan.role', 'tailspan.stage', 'gen_ai.request.model', 'gen_ai.response.id',
+                        'tailspan.engine.id', 'tailspan.step.first', 'tailspan.step.last', 'tailspan.step.number',
+                        'gen_ai.usage.input_tokens', 'gen_ai.usage.output_tokens', 'tailspan.busy_ns',
+                        'tailspan.gpu_ns', 'tailspan.unattributed_ns', 'tailspan.ttft_ns', 'tailspan.weight'
+                    ],
+                    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+                    0
+                ),
+                key_names
+            ) as places,
+            -- The kind of each attribute as a number, -1 where it has a column of its own (see `promoted.py`).
+            arrayMap(
+                (kind, place, occurrence, string, int, double) -> if(
+                    occurrence = 1 and multiIf(
+                        kind = 1, place between 1 and 5 and string != '',
+                        kind = 3, place between 6 and 14 and int != -(place = 12),
+                        kind = 4 and place = 15 and isFinite(double) and double > 1
+                    ),
+                    -1,
+                    kind
+                ),
+                cast(kinds, 'Array(Int8)'), places, arrayEnumerateUniq(places), strings, ints, doubles
+            ) as rest
+        from resources
+        array join
+            tupleElement(scopes_of_resource, 'scope') as sent_scope,
+            tupleElement(scopes_of_resource, 'schema_url') as scope_schema_url,
+            tupleElement(scopes_of_resource, 'spans') as spans_of_scope
+        array join spans_of_scope as span
+    ),
+
     indexOf(places, 12) as gpu_at,
     doubles[indexOf(places, 15)] as sent_weight,
     tupleElement(span, 'events') as span_events,
@@ -96,7 +115,11 @@ with
     tupleElement(sent_scope, 'attributes') as scope_attributes,
     arrayMap(
         part -> arrayZip(tupleElement(part, 'key'), arrayMap(v -> tagged(v), tupleElement(part, 'value'))),
-        arrayConcat([scope_attributes], tupleElement(span_events, 'attributes'), tupleElement(span_links, 'attributes'))
+        arrayConcat(
+            [scope_attributes, arrayFilter((pair, kind) -> kind in (0, 5, 6, 7), attributes, rest)],
+            tupleElement(span_events, 'attributes'),
+            tupleElement(span_links, 'attributes')
+        )
     ) as parts,
     length(tupleElement(span_events, 'name')) as event_count
 
@@ -135,10 +158,7 @@ select
     arrayFilter((pair, kind) -> kind = 2, arrayZip(key_names, tupleElement(vals, 'bool_value')), rest)
         as attributes_bool,
     arrayConcat(
-        arrayMap(
-            pair -> (tupleElement(pair, 1), tagged(tupleElement(pair, 2))),
-            arrayFilter((pair, kind) -> kind in (0, 5, 6, 7), attributes, rest)
-        ),
+        parts[2],
         arrayResize(
             arrayZip(
                 ['trace_id', 'span_id', 'parent_span_id', 'kind', 'status_code'],
@@ -153,13 +173,13 @@ select
     tupleElement(span, 'dropped_attributes_count') as dropped_attributes,
     arrayMap(t -> fromUnixTimestamp64Nano(t, 'UTC'), tupleElement(span_events, 'time_unix_nano')) as `events.time`,
     tupleElement(span_events, 'name') as `events.name`,
-    arraySlice(parts, 2, event_count) as `events.attributes`,
+    arraySlice(parts, 3, event_count) as `events.attributes`,
     tupleElement(span_events, 'dropped_attributes_count') as `events.dropped_attributes`,
     tupleElement(span, 'dropped_events_count') as dropped_events,
     tupleElement(span_links, 'trace_id') as `links.trace_id`,
     tupleElement(span_links, 'span_id') as `links.span_id`,
     tupleElement(span_links, 'trace_state') as `links.trace_state`,
-    arraySlice(parts, 2 + event_count) as `links.attributes`,
+    arraySlice(parts, 3 + event_count) as `links.attributes`,
     tupleElement(span_links, 'dropped_attributes_count') as `links.dropped_attributes`,
     tupleElement(span_links, 'flags') as `links.flags`,
     tupleElement(span, 'dropped_links_count') as dropped_links,
@@ -172,9 +192,4 @@ select
     toString(parts[1]) as scope,
     tupleElement(sent_scope, 'dropped_attributes_count') as scope_dropped_attributes,
     scope_schema_url
-from resources
-array join
-    tupleElement(scopes_of_resource, 'scope') as sent_scope,
-    tupleElement(scopes_of_resource, 'schema_url') as scope_schema_url,
-    tupleElement(scopes_of_resource, 'spans') as spans_of_scope
-array join spans_of_scope as span
+from spans_sent

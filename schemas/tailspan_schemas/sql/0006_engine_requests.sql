@@ -23,12 +23,12 @@ create table if not exists tailspan.engine_requests -- noqa: PRS
     status_code Int8 comment 'OTLP status: 0 unset, 1 ok, 2 error',
     status_message String comment 'Text of the status' codec(ZSTD(1)),
     error_type String comment 'error.type: class of the error that ended the request; empty without one' codec(ZSTD(1)),
-    index start_range start type minmax granularity 1,
     index trace_id_filter trace_id type bloom_filter(0.001) granularity 1,
     index request_id_filter request_id type bloom_filter(0.001) granularity 1
 )
 engine = MergeTree
 partition by toDate(start)
+primary key (toStartOfFiveMinutes(start), model, trace_id)
 order by (toStartOfFiveMinutes(start), model, trace_id, start)
 settings non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
 comment 'Requests that only an engine''s own tracing reported, one row each; tailspan''s instrumentation did not see them'

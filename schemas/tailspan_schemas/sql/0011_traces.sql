@@ -1,12 +1,13 @@
 create table if not exists tailspan.traces -- noqa: PRS
 (
-    trace_id FixedString(16) comment 'Trace id, 16 raw bytes',
+    trace_id FixedString(16) comment 'Trace id, 16 raw bytes' codec(ZSTD(1)),
     day Date comment 'Day on which the first span of the insert began, UTC',
     start SimpleAggregateFunction(min, DateTime64(9, 'UTC'))
-        comment 'Begin of the earliest span, UTC, ns' codec(ZSTD(1)),
-    end SimpleAggregateFunction(max, DateTime64(9, 'UTC')) comment 'End of the latest span, UTC, ns' codec(ZSTD(1)),
+        comment 'Begin of the earliest span, UTC, ns' codec(Delta(8), ZSTD(1)),
+    end SimpleAggregateFunction(max, DateTime64(9, 'UTC'))
+        comment 'End of the latest span, UTC, ns' codec(Delta(8), ZSTD(1)),
     last_start SimpleAggregateFunction(max, DateTime64(9, 'UTC'))
-        comment 'Begin of the latest span, UTC, ns' codec(ZSTD(1)),
+        comment 'Begin of the latest span, UTC, ns' codec(Delta(8), ZSTD(1)),
     span_count SimpleAggregateFunction(sum, UInt64) comment 'Spans, count' codec(T64, ZSTD(1)),
     error_count SimpleAggregateFunction(sum, UInt64) comment 'Spans with status error, count' codec(T64, ZSTD(1)),
     request_count SimpleAggregateFunction(sum, UInt64) comment 'Request spans, count' codec(T64, ZSTD(1)),

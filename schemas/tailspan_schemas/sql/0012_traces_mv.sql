@@ -10,7 +10,7 @@ select
     countIf(role = 'request') as request_count,
     countIf(role = 'step') as step_count,
     max(spans.weight) as weight,
-    max(if(parent_span_id = toFixedString('', 8), service, '')) as root_service,
-    max(if(parent_span_id = toFixedString('', 8), name, '')) as root_name
+    maxIf(service, parent_span_id = toFixedString('', 8)) as root_service,
+    maxIf(name, parent_span_id = toFixedString('', 8)) as root_name
 from tailspan.spans
 group by trace_id

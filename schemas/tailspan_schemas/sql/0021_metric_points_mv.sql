@@ -51,9 +51,13 @@ with
                 [at >= ends[-1]],
                 [right(json, 1)],
                 [at + 1 + length(digits)],
-                [reinterpretAsInt64(arraySum(
-                    (digit, n) -> bitShiftLeft(toUInt64(digit % 128), 7 * n - 7), digits, arrayEnumerate(digits)
-                ))]
+                -- A length that lies is cut to what no value here exceeds, and comes to nothing; numbers stay whole.
+                [bitAnd(
+                    reinterpretAsInt64(arraySum(
+                        (digit, n) -> bitShiftLeft(toUInt64(digit % 128), 7 * n - 7), digits, arrayEnumerate(digits)
+                    )),
+                    if(tag in (16, 24), toInt64(-1), toInt64(0x1FFFF))
+                )]
             )[1],
             [done.1], [done.2], [done.3], [done.4],
             [reinterpretAsUInt8(substring(raw, done.1, 1))],

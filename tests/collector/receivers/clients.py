@@ -56,8 +56,8 @@ def failure_of(error: grpc.RpcError) -> Failure:
         status = Status.FromString(metadata["grpc-status-details-bin"])
         assert status.code == error.code().value[0]
         retry = RetryInfo()
-        assert status.details[0].Unpack(retry)
-        retry_after_s = retry.retry_delay.ToNanoseconds() / 1e9
+        if status.details[0].Unpack(retry):
+            retry_after_s = retry.retry_delay.ToNanoseconds() / 1e9
     return Failure(error.code(), error.details(), retry_after_s)
 
 
