@@ -30,6 +30,7 @@ from tailspan.recorder.reader import RingReader
 GOAL_RECORDS_PER_S = 50_000
 RATES = (10_000, 20_000, 30_000, 40_000, 50_000, 75_000, 100_000)
 SECONDS = 6.0
+GOAL_SECONDS = 20.0
 ROUNDS = 3
 PEER_SPANS = 20_000
 
@@ -51,15 +52,17 @@ def run() -> list[Result]:
         for _ in range(ROUNDS):
             trials.append(trial(endpoint, GOAL_RECORDS_PER_S / 5, SECONDS))
             peer_us.append(sdk_us_per_span(endpoint))
-        per_record_us = statistics.median(t.cpu_s / t.records for t in trials) * 1e6
         per_span_us = statistics.median(t.cpu_s / t.spans for t in trials) * 1e6
         with sampling(0.1):
             sampled = trial(endpoint, GOAL_RECORDS_PER_S / 5, SECONDS)
-        goal = trial(endpoint, GOAL_RECORDS_PER_S, SECONDS)
+        goal = trial(endpoint, GOAL_RECORDS_PER_S, GOAL_SECONDS)
         highest = highest_rate(endpoint, goal)
     sdk_us = statistics.median(peer_us)
     return [
-        Result("agent.records_per_core_second", 1e6 / per_record_us, "1/s", GOAL_RECORDS_PER_S, higher_is_better=True),
+        Result(
+            "agent.records_per_core_second", goal.records / goal.cpu_s, "1/s", GOAL_RECORDS_PER_S,
+            higher_is_better=True,
+        ),
         Result(
             "agent.records_per_core_second_when_1_in_10_is_kept", sampled.records / sampled.cpu_s, "1/s",
             GOAL_RECORDS_PER_S, higher_is_better=True,

@@ -83,10 +83,10 @@ class Runtime:
             Forwarder(destination, spools, target.query_client, metrics, folder.path / "forward")
             for destination in destinations
         ]
+        target.start()  # before it is asked whether it answers, which it does once its schema is there
         probe.start()
         parts.callback(probe.stop)
         admin.start()
-        target.start()
         self._start_writers(spools, target, metrics, parts)
         for forwarder in forwarders:
             forwarder.start()

@@ -46,9 +46,7 @@ COMMANDS = {
     ),
     "migrate": Command("tailspan_collector.migrate_cli:migrate", "show or apply schema migrations", "collector"),
     "retention": Command("tailspan_collector.retention_cli:retention_main", "how long data is kept", "collector"),
-    "rejects": Command(
-        "tailspan_collector.rejects_cli:rejects_main", "what ClickHouse could not store", "collector"
-    ),
+    "rejects": Command("tailspan_collector.rejects_cli:rejects_main", "what ClickHouse could not store", "collector"),
     "run": Command("tailspan.run:run", "run a command with tracing switched on"),
     "agent": Command("tailspan.agent.main:main", "drain the rings of a worker and export spans"),
     "blackbox": Command("tailspan.agent.blackbox:blackbox", "say what a dead worker was doing, from its ring files"),
