@@ -67,8 +67,8 @@ def insert_settings(token: str) -> dict[str, str | int]:
         "max_threads": 1,
         "compile_expressions": 0,
         "compile_aggregate_expressions": 0,
-        # Every day is a part of its own in each table, with its fsync. A sender with a wrong clock may date spans on a few
-        # days; one request with spans on thousands of them would hold up everybody for minutes, and becomes a reject.
+        # Every day is a part of its own in each table, with its fsync. A sender with a wrong clock may date spans on a
+        # few days; a request with spans on thousands of them would hold up everybody for minutes, and becomes a reject.
         "max_partitions_per_insert_block": 100,
     }
 
