@@ -75,7 +75,8 @@ def test_a_broken_view_delays_and_doubles_nothing(
     while failures.get() < 6 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert failures.get() >= 6
-    assert counts(engine) == {"spans": 30, "traces": 0, "stage_minutes": 0, "behind": 0}
+    before = counts(engine)  # the other views may have been faster than the broken one
+    assert (before["spans"], before["behind"]) == (30, 0)
     engine.command("insert into tailspan.mended values (1)")
     assert writer.drain(30)
     spool.close()

@@ -97,7 +97,9 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/opt/tailspan/bin/tailspan", sys.executable))
+    program = tmp_path / "python"  # a path without the spaces that a checkout may have
+    program.symlink_to(sys.executable)
+    unit.write_text(UNIT.read_text().replace("/opt/tailspan/bin/tailspan", str(program)))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert unit.name not in done.stderr
