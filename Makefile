@@ -25,7 +25,7 @@ demo: $(VENV)/demo-installed
 	$(BIN)/tailspan demo $(ARGS)
 
 test: $(VENV)/dev-installed
-	$(BIN)/python -m pytest $(if $(ARGS),,-n 2 --dist loadfile) $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .

@@ -72,7 +72,7 @@ def test_a_changed_requirement_installs_again(checkout: Path, changed: str) -> N
 def test_targets_pass_their_arguments_on(checkout: Path) -> None:
     """ARGS and ONLY reach the demo, the tests and the benchmarks."""
     assert "tailspan demo --requests 7" in make(checkout, "-n", "demo", "ARGS=--requests 7").stdout
-    assert "pytest tests/demo" in make(checkout, "-n", "test", "ARGS=tests/demo").stdout
+    assert "loadfile tests/demo" in make(checkout, "-n", "test", "ARGS=tests/demo").stdout
     assert "benchmarks --only recorder" in make(checkout, "-n", "bench", "ONLY=recorder").stdout
     assert "--only" not in make(checkout, "-n", "bench").stdout
 
