@@ -11,7 +11,7 @@ EXAMPLES = {
                 "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "my.service"}}]},
                 "scopeSpans": [
                     {
-                        "scope": {"name": "my\u002elibrary", "version": "1.0.0", "attributes": []},
+                        "scope": {"name": "my.scope", "version": "1.0.0", "attributes": []},
                         "spans": [
                             {
                                 "traceId": TRACE_ID,
