@@ -11,7 +11,6 @@ Errors: `UserError` if it is not there, not reachable, or in use by a collector 
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -24,6 +23,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from tailspan.errors import UserError
 from tailspan_collector.embedded import Engine, Folder
 from tailspan_collector.files import read_json
+from tailspan_collector.options import read_file
 from tailspan_collector.server import Server
 from tailspan_collector.server_endpoint import ServerConfig
 from tailspan_collector.settings import DEFAULT_DATA, Settings
@@ -87,7 +87,7 @@ def where(given: Mapping[str, Any], outer: Mapping[str, Any] | None = None) -> W
         UserError: the configuration file cannot be read.
     """
     given = {**(outer or {}), **{name: value for name, value in given.items() if value is not None}}
-    file = _read_file(given["config"]) if given.get("config") else {}
+    file = read_file(given["config"]) if given.get("config") else {}
     values = {name: given[name] if given.get(name) is not None else file.get(name) for name in NAMES}
     paths = {name: Path(str(values[name])) if values[name] else None for name in _PATHS}
     text = {name: str(values[name] or "") for name in NAMES if name not in _PATHS}
@@ -169,12 +169,3 @@ def _server(config: ServerConfig) -> Iterator[Server]:
         yield server
     finally:
         server.close()
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"the configuration file {path} cannot be read: {error.strerror}", "Check --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the configuration file {path} is no TOML: {error}", "Mend the file") from error

@@ -76,7 +76,7 @@ def read_settings(
     Raises:
         UserError: a value, a key or the file is wrong.
     """
-    table = _read_file(config) if config is not None else {}
+    table = read_file(config) if config is not None else {}
     forward = table.pop("forward", [])
     if not isinstance(forward, list) or not all(isinstance(item, dict) for item in forward):
         raise UserError(f"{config}: forward is no list of tables", "Write [[forward]] before each destination")
@@ -90,7 +90,12 @@ def read_settings(
     return Settings(**defaults | values), forward
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

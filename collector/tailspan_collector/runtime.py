@@ -22,6 +22,7 @@ from tailspan_collector.forward import Destination, Forwarder, stop_all
 from tailspan_collector.metrics import Metrics
 from tailspan_collector.receivers.grpc import GrpcReceiver
 from tailspan_collector.receivers.http import HttpReceiver
+from tailspan_collector.receivers.ports import bracketed
 from tailspan_collector.receivers.settings import ReceiverSettings, Tls
 from tailspan_collector.settings import Settings
 from tailspan_collector.signals import SIGNALS
@@ -124,7 +125,7 @@ class Runtime:
     def _endpoints(
         self, folder: Folder, grpc: GrpcReceiver, http: HttpReceiver, admin: AdminServer, target: Target
     ) -> Endpoints:
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        host = bracketed(self._settings.host)
         scheme = "https" if self._settings.tls_cert else "http"
         return Endpoints(
             os.getpid(),

@@ -28,8 +28,7 @@ class Connection(Protocol):
 class ServerSink:
     """See `sink.Sink`; the protobuf schema travels as a setting."""
 
-    def __init__(self, server: Connection, insert_quorum: int | str | None = None) -> None:
-        """`insert_quorum` is ClickHouse's setting: a number of replicas, or `auto`."""
+    def __init__(self, server: Connection) -> None:
         self._server = server
         self._schemas = {
             signal.name: {
@@ -40,16 +39,15 @@ class ServerSink:
             for signal in SIGNALS
             if signal.proto_file.exists()
         }
-        self._quorum: dict[str, str | int] = {} if insert_quorum is None else {"insert_quorum": insert_quorum}
 
     def insert(self, signal: Signal, body: Body, token: str) -> None:
         """See `Sink`."""
-        settings = {**insert_settings(token), **self._quorum, **self._schemas[signal.name]}
+        settings = {**insert_settings(token), **self._schemas[signal.name]}
         self._raw_insert(signal.table, None, body, settings, "Protobuf")
 
     def reject(self, *rejects: Reject) -> None:
         """See `Sink`."""
-        settings = {**reject_settings(rejects[0].token), **self._quorum}
+        settings = {**reject_settings(rejects[0].token)}
         self._raw_insert(REJECTS_TABLE, REJECTS_COLUMNS, b"".join(map(reject_row, rejects)), settings, "RowBinary")
 
     def _raw_insert(

@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from tailspan_collector.access import Access
 from tailspan_collector.embedded import EmbeddedSink, Engine, Folder
 from tailspan_collector.http import HttpServer
-from tailspan_collector.receivers.ports import listen
+from tailspan_collector.receivers.ports import bracketed, listen
 from tailspan_collector.receivers.tokens import Tokens
 from tailspan_collector.server import Server
 from tailspan_collector.server_endpoint import ServerConfig
@@ -62,8 +62,7 @@ def _embedded(settings: Settings, folder: Folder, parts: ExitStack) -> Target:
     http = HttpServer(engine, listener, access)
     http.start()
     parts.callback(http.stop)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    endpoint = f"http://{host}:{http.port}"
+    endpoint = f"http://{bracketed(settings.host)}:{http.port}"
     client = _OwnClient(endpoint, secret)
     parts.callback(client.close)
     return Target(endpoint, EmbeddedSink(engine), engine.ping, client.get, lambda: None)
