@@ -33,8 +33,14 @@ INFERENCE_ROUTES = {
     "/v1/responses": "chat",
     "/v1/messages": "chat",
     "/v1/embeddings": "embeddings",
+    "/v2/embed": "embeddings",
+    "/pooling": "embeddings",
+    "/classify": "embeddings",
+    "/score": "embeddings",
+    "/rerank": "embeddings",
     "/v1/systemone": "generate_content",
     "/v1/audio/transcriptions": "generate_content",
+    "/v1/audio/translations": "generate_content",
     "/generate": "text_completion",
     "/generate_stream": "text_completion",
 }
@@ -52,6 +58,8 @@ _SHARED = {
     for route, operation in INFERENCE_ROUTES.items()
 }
 TRACESTATE_MEMBER = b"tailspan=1"
+_STREAM_ERRORS = (b'data: {"error":', b'data: {"object":"error"', b'data: {"object": "error"')
+"""How servers tell an error inside a stream, whose status was sent long ago."""
 _BEGIN = "tailspan_begin_ns"
 _SCOPE_KEY = "tailspan.request"
 _GUARD = Guard("asgi")
@@ -152,8 +160,11 @@ class Exchange:
         if kind == "http.response.start":
             self._status = int(message["status"])
         elif kind == "http.response.body":
-            if has_output and message.get("body") and self._status < 400 and not self._disconnected:
+            body = message.get("body")
+            if has_output and body and self._status < 400 and not self._disconnected:
                 self.request.first_chunk(at_ns)
+            if body and body.startswith(_STREAM_ERRORS):
+                self._engine_failed = True
             if not message.get("more_body", False):
                 self._complete_ns = at_ns
                 # An error answer waits for the exception that explains it.

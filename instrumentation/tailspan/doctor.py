@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -22,7 +21,7 @@ from urllib.parse import urlsplit
 from tailspan import engines, patch_config
 from tailspan.agent import settings as agent_settings
 from tailspan.errors import UserError
-from tailspan.patching import check
+from tailspan.patching import check, installed
 from tailspan.recorder.reader import RingReader
 from tailspan.settings import Settings
 from tailspan.version import __version__
@@ -89,9 +88,8 @@ def examine() -> Iterator[Finding]:
 
 def _engines() -> Iterator[Finding]:
     for name, engine in engines.ENGINES.items():
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        version = installed(engine.DISTRIBUTIONS)
+        if version is None:
             yield Finding(name, "not installed")
             continue
         targets = engine.patcher().targets

@@ -6,7 +6,10 @@ imported later. A target that the installed version does not have is remembered 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,12 +27,17 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One function to replace: `module` and dotted `path` inside it, the wrapper, and what is lost without it."""
+    """One function to replace: `module` and dotted `path` inside it, the wrapper, and what is lost without it.
+
+    `since` and `until` limit it to versions of the engine, say from "0.18" on and before "0.22"; empty: no limit.
+    """
 
     module: str
     path: str
     wrapper: Wrapper
     gives: str
+    since: str = ""
+    until: str = ""
 
 
 @dataclass(slots=True)
@@ -99,6 +107,31 @@ class Patcher:
         source = original if original is not _MISSING else getattr(parent, name)
         setattr(parent, name, wrapt.FunctionWrapper(source, target.wrapper))
         self._applied.append(_Applied(parent, name, original))
+
+
+def installed(distributions: tuple[str, ...]) -> str | None:
+    """Return the version of the first of several distributions that is installed."""
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
+
+
+def of_version(targets: tuple[Target, ...], version: str | None) -> tuple[Target, ...]:
+    """Return the targets that a version of the engine is expected to have; all of them when it is not known."""
+    release = _release(version or "")
+    if not release:
+        return targets
+    return tuple(
+        target
+        for target in targets
+        if _release(target.since) <= release and (not target.until or release < _release(target.until))
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def check(targets: tuple[Target, ...]) -> dict[Target, str]:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tailspan import attributes as attr
-from tailspan.engines import transformers_serve
+from tailspan.engines import asked
 from tailspan.recorder import begin_request, now_ns
 from tests.engines.recorded import INPUT, OUTPUT, Recorded, Traced
 from tests.engines.serving import Server, serve
@@ -229,9 +229,9 @@ def test_model_names_that_clients_make_up_do_not_fill_the_ring(recorded: Recorde
     names = [f"model-{number}" for number in range(100)] + ["x" * 230]
     for name in names:
         request = begin_request("POST", now_ns())
-        transformers_serve._describe(request, name, stream=True)
+        asked.describe(request, name, stream=True)
         request.end(now_ns())
     traced = recorded.wait(len(names))
     assert [request[attr.GEN_AI_MODEL] for request in traced] == names
     assert all(request[attr.GEN_AI_STREAM] is True for request in traced)
-    assert len(transformers_serve._models) <= transformers_serve.MAX_MODELS
+    assert len(asked._models) <= asked.MAX_MODELS

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tailspan.recorder import layout
 from tailspan.recorder.layout import AttributeType, Kind
 
-Value = str | bool | int | float
+Value = str | bool | int | float | tuple[str, ...]
 
 
 class Record(NamedTuple):

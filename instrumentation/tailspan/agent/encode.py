@@ -132,6 +132,8 @@ def _value(value: object) -> bytes | None:
         return b"\x18" + _varint(value & _MASK) if _MIN_INT <= value <= _MAX_INT else None
     if isinstance(value, float):
         return b"\x21" + _DOUBLE.pack(value)
+    if isinstance(value, tuple):
+        return _delimited(b"\x2a", b"".join([_delimited(b"\x0a", _value(item) or b"") for item in value]))
     return None
 
 

@@ -235,7 +235,7 @@ class Joiner:
         request.finish_step, request.finish_ns = record.a, record.b
         if record.c:
             request.attributes[attr.GEN_AI_OUTPUT_TOKENS] = record.c
-        request.prefill_steps = record.d
+        request.prefill_steps, request.was_aborted = record.d, bool(record.flags & layout.ABORTED)
         if request.memberships:
             self._changes[record.name, record.a].append((record.key, "finish"))
 
@@ -317,7 +317,9 @@ def _stage(request: RequestState, record: Record) -> None:
 
 
 def _queued(request: RequestState, record: Record) -> None:
-    request.engine, request.queued_ns = record.name, record.a
+    request.engine = record.name
+    # Several sequences of one request queue one after another.
+    request.queued_ns = record.a if request.queued_ns is None else min(request.queued_ns, record.a)
     if record.b:
         request.attributes.setdefault(attr.GEN_AI_INPUT_TOKENS, record.b)
     _response_id(request, record)

@@ -55,6 +55,8 @@ class RequestState:
     finish_step: int | None = None
     finish_ns: int | None = None
     prefill_steps: int = 0
+    was_aborted: bool = False
+    """Whether the engine was told to give it up, by its caller or because a stop string ended it."""
     first_chunk_ns: int | None = None
     text_ready_ns: int | None = None
     text_busy_ns: int = 0

@@ -99,6 +99,9 @@ def _request_attributes(ledger: Ledger) -> dict[str, Value]:
         attr.GEN_AI_LATENCY_E2E: ledger.e2e_ns / 1e9,
     }
     attributes.update(request.attributes)
+    reason = attributes.get(attr.GEN_AI_FINISH_REASONS)
+    if isinstance(reason, str):
+        attributes[attr.GEN_AI_FINISH_REASONS] = (reason,)
     if request.http_status:
         attributes[attr.HTTP_STATUS] = request.http_status
     if request.error_type:
@@ -146,6 +149,9 @@ def _add_computed(attributes: dict[str, Value], ledger: Ledger, stage: Interval)
     if stage.stage == "prefill":
         if request.prefill_steps:
             attributes[attr.PREFILL_CHUNKS] = request.prefill_steps
+        cached = [part.cached_tokens for part in request.memberships if part.join_ns <= stage.begin_ns]
+        if cached and cached[-1]:
+            attributes[attr.CACHED_TOKENS] = cached[-1]
     elif stage is _last(ledger.stages, "decode") and ledger.gaps_ns:
         attributes[attr.ITL_HISTOGRAM] = histogram.encode(ledger.gaps_ns)
 

@@ -129,6 +129,9 @@ def _output(cut: _Cutter, request: RequestState, measured: _ByStage, end_ns: int
 
 def _in_engine(cut: _Cutter, request: RequestState, end_ns: int, timeline: Timeline) -> None:
     finish_ns = request.finish_ns if request.finish_ns is not None else end_ns
+    if request.was_aborted and request.outcome == "ok" and request.text_ready_ns is not None:
+        # A stop string ends the answer when its text is made; the engine hears of it some steps later.
+        finish_ns = min(finish_ns, request.text_ready_ns)
     if not request.memberships:
         cut.until("queue", finish_ns, 0)
         return

@@ -1,14 +1,14 @@
 """The engines that tailspan knows, one module each.
 
-An engine module has `NAME` (its distribution), `SUPPORTED` (the versions it was tested with) and
-`patcher() -> Patcher`. It imports without the engine being installed.
+An engine module has `NAME`, `DISTRIBUTIONS` (the names under which it is installed), `SUPPORTED` (the versions it was
+tested with) and `patcher() -> Patcher`. It imports without the engine being installed.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from tailspan.engines import transformers
+from tailspan.engines import transformers, vllm
 from tailspan.patching import Patcher
 
 
@@ -16,10 +16,11 @@ class EngineModule(Protocol):
     """What every engine module offers."""
 
     NAME: str
+    DISTRIBUTIONS: tuple[str, ...]
     SUPPORTED: str
 
     def patcher(self) -> Patcher:
         """Return a new patcher with all targets of the engine."""
 
 
-ENGINES: dict[str, EngineModule] = {transformers.NAME: transformers}
+ENGINES: dict[str, EngineModule] = {transformers.NAME: transformers, vllm.NAME: vllm}

@@ -10,6 +10,7 @@ from tailspan.engines import transformers_batching, transformers_generate, trans
 from tailspan.patching import Patcher
 
 NAME = "transformers"
+DISTRIBUTIONS: tuple[str, ...] = (NAME,)
 SUPPORTED = ">=5.19,<5.25"
 
 TARGETS = (

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tailspan.engines.offline import offline_request
 from tailspan.engines.transformers_batch import Batch, Member
-from tailspan.engines.transformers_models import model_name, offline_request
+from tailspan.engines.transformers_models import model_name
 from tailspan.guard import Guard
 from tailspan.patching import Target
 from tailspan.recorder import current_request, now_ns

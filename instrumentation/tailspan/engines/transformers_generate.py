@@ -14,7 +14,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from tailspan.engines.transformers_models import model_name, offline_request, thread
+from tailspan.engines.offline import offline_request
+from tailspan.engines.transformers_models import model_name, thread
 from tailspan.engines.transformers_run import Run
 from tailspan.guard import Guard
 from tailspan.patching import Target

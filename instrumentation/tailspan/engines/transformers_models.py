@@ -1,4 +1,4 @@
-"""What the hooks of transformers share: an engine for each model, offline requests, the call that a thread is in.
+"""What the hooks of transformers share: an engine for each model, the call that a thread is in.
 
 A model that generates in several threads at once gets one engine for each, so that an engine's steps never overlap.
 """
@@ -6,15 +6,10 @@ A model that generates in several threads at once gets one engine for each, so t
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from opentelemetry import trace
-
-from tailspan import attributes as attr
-from tailspan.ids import format_traceparent
-from tailspan.recorder import AttributeSet, Engine, Request, begin_request
+from tailspan.recorder import Engine
 
 if TYPE_CHECKING:
     from tailspan.engines.transformers_run import Run
@@ -80,17 +75,3 @@ def model_name(model: Any) -> str:
     """Return the name or path that a model was loaded from, else its class."""
     config = getattr(model, "config", None)
     return str(getattr(config, "_name_or_path", "") or type(model).__name__)
-
-
-@lru_cache(maxsize=64)
-def _offline(model: str) -> AttributeSet:
-    return AttributeSet({attr.GEN_AI_OPERATION: "text_completion", attr.GEN_AI_MODEL: model})
-
-
-def offline_request(begin_ns: int, model: str, traceparent: str | None = None) -> Request:
-    """Begin a root request for a call outside any request, under the active OpenTelemetry span if there is one."""
-    if traceparent is None:
-        context = trace.get_current_span().get_span_context()
-        if context.is_valid:
-            traceparent = format_traceparent(context.trace_id, context.span_id, int(context.trace_flags))
-    return begin_request("generate", begin_ns, traceparent, _offline(model))

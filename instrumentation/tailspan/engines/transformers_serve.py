@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-from tailspan import attributes as attr
 from tailspan.asgi import exchange_of
+from tailspan.engines import asked
 from tailspan.engines.transformers_generate import submitted_ns, waiting_calls
 from tailspan.engines.transformers_models import pool
 from tailspan.guard import Guard
 from tailspan.patching import Target
-from tailspan.recorder import AttributeSet, Request, current_request, now_ns
+from tailspan.recorder import current_request, now_ns
 
-MAX_MODELS, MAX_MODEL_LENGTH = 32, 200
 _GUARD = Guard("transformers.serve")
-_models: set[str] = set()
 Function = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
@@ -46,22 +44,7 @@ def _entered(handler: Any, body: Any, request_id: str = "") -> None:
         return
     model = body.get("model") or getattr(handler.model_manager, "force_model", None)
     exchange.model_known = isinstance(model, str)
-    _describe(request, model if isinstance(model, str) else "", bool(body.get("stream")), request_id)
-
-
-def _describe(request: Request, model: str, stream: bool, response_id: str = "") -> None:
-    # The client chooses the name: only a few may become names that a ring keeps.
-    if model in _models or (len(_models) < MAX_MODELS and len(model) <= MAX_MODEL_LENGTH):
-        _models.add(model)
-        request.describe(_asked(model, stream), response_id)
-    else:
-        request.describe(_asked("", stream), response_id)
-        request.text(attr.GEN_AI_MODEL, model)
-
-
-@lru_cache(maxsize=64)
-def _asked(model: str, stream: bool) -> AttributeSet:
-    return AttributeSet({attr.GEN_AI_STREAM: stream} | ({attr.GEN_AI_MODEL: model} if model else {}))
+    asked.describe(request, model if isinstance(model, str) else "", bool(body.get("stream")), request_id)
 
 
 def _generate(wrapped: Function, _: Any, args: Arguments, kwargs: Keywords) -> Any:

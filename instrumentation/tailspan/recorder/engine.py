@@ -19,6 +19,7 @@ _numbers = itertools.count()
 _UNKNOWN = float("nan")
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _JOIN, _FIRST_TOKEN = int(Kind.JOIN), int(Kind.FIRST_TOKEN)
+_ATTRIBUTE, _INT = int(Kind.ATTRIBUTE), int(layout.AttributeType.INT)
 _LEAVE, _FINISH = int(Kind.LEAVE), int(Kind.FINISH)
 
 
@@ -73,10 +74,20 @@ class Engine:
         if key not in unrecorded:
             process.ring().note(_LEAVE, 0, self.name, key, step, at_ns)
 
-    def finish(self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1) -> None:
-        """The step sampled the last token of the request, or the request ended there for another reason."""
+    def finish(
+        self, key: int, step: int, at_ns: int, output_tokens: int, prefill_steps: int = 1, *, aborted: bool = False
+    ) -> None:
+        """The step sampled the last token of the request, or the request ended there for another reason.
+
+        aborted: the engine was told to give it up, by its caller or because a stop string has ended its text.
+        """
         if key not in unrecorded:
-            process.ring().note(_FINISH, 0, self.name, key, step, at_ns, output_tokens, prefill_steps)
+            process.ring().note(_FINISH, aborted, self.name, key, step, at_ns, output_tokens, prefill_steps)
+
+    def attribute(self, key: int, name: str, value: int) -> None:
+        """Set an attribute of the request span, from a process that has only its key."""
+        if key not in unrecorded:
+            process.ring().note(_ATTRIBUTE, _INT, name, key, value)
 
     def step(
         self, number: int, begin_ns: int, end_ns: int, *, requests: int, prefill_tokens: int, decode_tokens: int,

@@ -58,7 +58,8 @@ class Kind(IntEnum):
     LEAVE = 9
     """Evicted before its end: name = engine, a = last step, b = time."""
     FINISH = 10
-    """Last token sampled: name = engine, a = last step, b = time, c = output tokens, d = prefill steps."""
+    """Last token sampled: name = engine, flags = ABORTED or 0, a = last step, b = time, c = output tokens, d = prefill
+    steps."""
     ATTRIBUTES = 11
     """Several attributes at once: name = JSON object of them, flags = HAS_RESPONSE_ID or 0, 40 bytes of UTF-8."""
     END = 13
@@ -86,6 +87,8 @@ SAMPLES_TOKEN: Final = 1
 """Flag of JOIN: the step computes all that is missing of the prompt, so its end is also the time of the first token;
 unless the step has FAILED, or LEAVE or FINISH of the request comes before it. Whoever sets this writes the STEP into
 the same ring."""
+ABORTED: Final = 1
+"""Flag of FINISH: the engine was told to give the request up."""
 FAILED: Final = 1
 """Flag of STEP: it ended without tokens."""
 
