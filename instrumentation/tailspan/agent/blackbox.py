@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tailspan import attributes as attr
 from tailspan.agent.decode import Event, Record, RingDecoder, Step
-from tailspan.agent.join import Finished, Joiner, steps_of
-from tailspan.agent.ledger import ledger
+from tailspan.agent.join import Joiner, steps_of
+from tailspan.agent.ledger import stage_at
 from tailspan.agent.model import EngineState, RequestState
 from tailspan.errors import UserError
 from tailspan.recorder.layout import Kind
@@ -92,11 +92,12 @@ def examine(directory: Path) -> list[ProcessReport]:
     paths = sorted(directory.glob("*.ring")) or sorted(directory.glob("*/*.ring"))
     if not paths:
         raise UserError(f"{directory} holds no ring", "Give a worker folder: TAILSPAN_WORKER_DIR of the worker")
-    rings: dict[tuple[Path, int], list[_History]] = {}
+    workers: dict[Path, dict[int, list[_History]]] = {}
     for path in paths:
         history = _History.read(path)
-        rings.setdefault((path.parent, history.header.pid), []).append(history)
-    return sorted((_report(histories) for histories in rings.values()), key=lambda report: report.last_record)[::-1]
+        workers.setdefault(path.parent, {}).setdefault(history.header.pid, []).append(history)
+    reports = [report for processes in workers.values() for report in _worker(processes)]
+    return sorted(reports, key=lambda report: report.last_record)[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,31 +116,40 @@ class _History:
             raise UserError(f"cannot read {path}: {error}", "Give a folder that a worker recorded into") from error
 
 
-def _report(histories: list[_History]) -> ProcessReport:
-    header = histories[0].header
+def _worker(processes: dict[int, list[_History]]) -> list[ProcessReport]:
+    # A request may begin in one process and be computed in another.
     joiner = Joiner()
-    for history in histories:
-        joiner.feed(history.events, header.pid)
+    for pid, histories in processes.items():
+        for history in histories:
+            joiner.feed(history.events, pid)
+    return [_report(joiner, histories) for histories in processes.values()]
+
+
+def _report(joiner: Joiner, histories: list[_History]) -> ProcessReport:
+    header = histories[0].header
     last_ns = max((_time(event) for history in histories for event in history.events), default=header.anchor_mono_ns)
     wall_s = (last_ns + header.anchor_wall_ns - header.anchor_mono_ns) / 1e9
-    unfinished = [request for request in joiner.open.values() if request.end_ns is None]
+    engines = {engine.engine: engine for engine in joiner.engines.values() if engine.pid == header.pid}
+    unfinished = [
+        request
+        for request in joiner.open.values()
+        if request.end_ns is None and (request.pid == header.pid or request.engine in engines)
+    ]
     return ProcessReport(
         pid=header.pid,
         command=header.command,
         records=sum(history.records for history in histories),
         dropped_records=sum(history.dropped for history in histories),
         last_record=datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        engines=tuple(_engine_line(engine, last_ns) for engine in joiner.engines.values() if engine.steps),
+        engines=tuple(_engine_line(engine, last_ns) for engine in engines.values() if engine.steps),
         open_requests=tuple(_open(joiner, request, last_ns) for request in sorted(unfinished, key=_begin)),
     )
 
 
 def _open(joiner: Joiner, request: RequestState, last_ns: int) -> OpenRequest:
     engine = joiner.engines.get(request.engine)
-    now = replace(request, begin_ns=_begin(request), end_ns=last_ns)
-    account = ledger(Finished(now, engine, steps_of(now, engine)))
-    stages = account.stages if account is not None else ()
-    stage = stages[-1] if stages else None
+    now = replace(request, begin_ns=_begin(request))
+    stage = stage_at(now, engine, steps_of(now, engine), last_ns)
     return OpenRequest(
         trace_id=f"{request.trace_id:032x}" if request.trace_id else "(begin overwritten)",
         request_id=str(request.attributes.get(attr.GEN_AI_RESPONSE_ID, "")),

@@ -9,13 +9,13 @@ trace, and no percentile counts it twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tailspan import attributes as attr
 from tailspan.agent.decode import Value
 from tailspan.agent.join import Finished, Joiner, steps_of
-from tailspan.agent.ledger import ledger
+from tailspan.agent.ledger import ledger, stage_at
 from tailspan.agent.model import EngineState, RequestState
 from tailspan.agent.span import Span
 from tailspan.agent.spans import SpanBuilder
@@ -39,11 +39,13 @@ class Drops:
         return bool(self.records or self.requests or self.spans)
 
 
-def crash(builder: SpanBuilder, joiner: Joiner, pid: int, lost: list[RequestState], at_ns: int) -> Span:
-    """Return the event of a process that disappeared with open requests."""
+def crash(
+    builder: SpanBuilder, joiner: Joiner, pid: int, lost: list[RequestState], stages: Mapping[int, str], at_ns: int
+) -> Span:
+    """Return the event of a process that disappeared with open requests, each in its stage."""
     engine = joiner.engines.get(next((request.engine for request in lost if request.engine), ""))
     attributes: dict[str, Value] = {attr.WORKER_PID: pid, attr.WORKER_OPEN_REQUESTS: len(lost)}
-    return builder.event(attr.EVENT_CRASH, at_ns, attributes | _engine(engine), lost)
+    return builder.event(attr.EVENT_CRASH, at_ns, attributes | _engine(engine), lost, stages)
 
 
 def drops(builder: SpanBuilder, new: Drops, at_ns: int) -> Span:
@@ -54,6 +56,16 @@ def drops(builder: SpanBuilder, new: Drops, at_ns: int) -> Span:
         attr.DROPPED_SPANS: new.spans,
     }
     return builder.event(attr.EVENT_DROPS, at_ns, attributes, ())
+
+
+def stages_of(joiner: Joiner, requests: Iterable[RequestState], at_ns: int) -> dict[int, str]:
+    """Return by key the stage that each request is in, or was in when it ended."""
+    found = {}
+    for request in requests:
+        engine = joiner.engines.get(request.engine)
+        stage = stage_at(request, engine, steps_of(request, engine), at_ns)
+        found[request.key] = stage.stage if stage is not None else "receive"
+    return found
 
 
 class StallWatch:

@@ -90,16 +90,17 @@ class Joiner:
         """Take in the events of one ring, in ring order."""
         for event in events:
             if isinstance(event, Step):
-                self._engine(event.engine).steps[event.number] = event
+                engine = self._engine(event.engine)
+                engine.steps[event.number], engine.pid = event, pid
                 self._sampled(event)
                 self._new_steps.append((self._passes, event))
             elif isinstance(event, EngineInfo):
                 engine = self._engine(event.engine)
-                engine.software, engine.model = event.software, event.model
+                engine.software, engine.model, engine.pid = event.software, event.model, pid
             elif event.key not in self._ended:
                 request = self.open.get(event.key)
                 if request is None:
-                    request = self.open[event.key] = RequestState(event.key, ended_in_pass=self._passes)
+                    request = self.open[event.key] = RequestState(event.key, pid=pid, ended_in_pass=self._passes)
                 if event.kind is Kind.BEGIN:
                     request.pid = pid
                 self._handlers[event.kind](request, event)
@@ -118,6 +119,15 @@ class Joiner:
     def abandon(self, pid: int, at_ns: int) -> list[RequestState]:
         """End the open requests of a process that disappeared as `lost`, and return them."""
         return self._give_up([r for r in self.open.values() if r.pid == pid], at_ns, "worker_disappeared")
+
+    def held_by(self, pid: int) -> list[RequestState]:
+        """Return the requests of other processes that the engines of a process have, ended by their callers or not."""
+        engines = {engine.engine for engine in self.engines.values() if engine.pid == pid}
+        return [
+            request
+            for request in self.open.values()
+            if request.engine in engines and request.in_engine and request.pid != pid and request.begin_ns is not None
+        ]
 
     def abandon_rest(self, at_ns: int) -> None:
         """End the requests of which no more will be heard as `lost`: their process stopped recording in between."""

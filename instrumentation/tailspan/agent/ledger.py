@@ -6,10 +6,12 @@ Units: monotonic ns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from operator import sub
 
 from tailspan import attributes as attr
+from tailspan.agent.decode import Step
 from tailspan.agent.join import Finished
 from tailspan.agent.model import EngineState, Interval, RequestState
 from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
@@ -57,6 +59,15 @@ class Ledger:
     def wall_ns(self, stage: str) -> int:
         """Wall time of a stage over all its parts, 0 if it has none."""
         return sum(part.end_ns - part.begin_ns for part in self.stages if part.stage == stage)
+
+
+def stage_at(
+    request: RequestState, engine: EngineState | None, steps: Mapping[int, Step], at_ns: int
+) -> Interval | None:
+    """Return the stage that a request is in, up to a moment or its end; None when it has none yet."""
+    now = replace(request, end_ns=request.end_ns if request.end_ns is not None else at_ns)
+    account = ledger(Finished(now, engine, steps))
+    return account.stages[-1] if account is not None and account.stages else None
 
 
 def ledger(finished: Finished) -> Ledger | None:

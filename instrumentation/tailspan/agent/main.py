@@ -15,6 +15,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -178,11 +179,14 @@ class Agent:
 
     def _abandon(self, pid: int) -> None:
         now_ns = time.monotonic_ns()
-        lost = self.joiner.abandon(pid, now_ns)
-        if lost:
-            logger.warning("process %d disappeared with %d open requests; they are exported as lost", pid, len(lost))
+        held = self.joiner.held_by(pid)
+        concerned = [*self.joiner.abandon(pid, now_ns), *held]
+        if concerned:
+            stages = flight.stages_of(self.joiner, concerned, now_ns)
+            counts = ", ".join(f"{count} in {stage}" for stage, count in Counter(stages.values()).most_common())
+            logger.warning("process %d disappeared with %d open requests: %s", pid, len(concerned), counts)
             pipeline = self._pipeline_now()
-            pipeline.send([flight.crash(pipeline.builder, self.joiner, pid, lost, now_ns)])
+            pipeline.send([flight.crash(pipeline.builder, self.joiner, pid, concerned, stages, now_ns)])
 
     def _counters(self) -> Counters:
         known = of_outboxes(self._outboxes)

@@ -79,5 +79,7 @@ class EngineState:
     engine: str
     software: str = ""
     model: str = ""
+    pid: int = 0
+    """The process that records its steps."""
     steps: dict[int, Step] = field(default_factory=dict)
     last_end_ns: int | None = None

@@ -54,9 +54,22 @@ class SpanBuilder:
             )  # fmt: skip
         return spans
 
-    def event(self, name: str, at_ns: int, attributes: Mapping[str, Value], requests: Iterable[RequestState]) -> Span:
-        """Return a span without length for something that happened to the worker, linked to the requests concerned."""
-        links = tuple(Link(request.trace_id, request.key, request.flags) for request in requests)
+    def event(
+        self, name: str, at_ns: int, attributes: Mapping[str, Value], requests: Iterable[RequestState],
+        stages: Mapping[int, str] | None = None,
+    ) -> Span:  # fmt: skip
+        """Return a span without length for something that happened to the worker, linked to the requests concerned.
+
+        `stages` says by key in which stage they were.
+        """
+        known = stages or {}
+        links = tuple(
+            Link(
+                request.trace_id, request.key, request.flags,
+                {attr.STAGE: known[request.key]} if request.key in known else {},
+            )
+            for request in requests
+        )  # fmt: skip
         at_ns += self.offset_ns
         described = {attr.ROLE: attr.ROLE_EVENT, **attributes}
         return Span(self.resource, name, self._ids.trace(), self._ids.span(), at_ns, at_ns, described,
