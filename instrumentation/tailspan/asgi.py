@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from tailspan import asgi_timing
 from tailspan import attributes as attr
 from tailspan.asgi_arrival import arrival_ns
 from tailspan.guard import Guard
@@ -70,6 +71,7 @@ class Exchange:
     """One HTTP request and its response while it is in flight; wraps `receive` and `send` of the application."""
 
     __slots__ = (
+        "_asked_for_times",
         "_body_read_ns",
         "_called_ns",
         "_complete_ns",
@@ -79,6 +81,7 @@ class Exchange:
         "_engine_failed",
         "_receive",
         "_received",
+        "_route",
         "_scope",
         "_send",
         "_status",
@@ -86,10 +89,12 @@ class Exchange:
         "request",
     )  # fmt: skip
 
-    def __init__(self, request: Request, scope: Message, receive: App, send: App) -> None:
+    def __init__(self, request: Request, route: str, scope: Message, receive: App, send: App) -> None:
         """Start with nothing received and nothing sent."""
         self.request = request
         self.model_known = False
+        self._route = route
+        self._asked_for_times = _header(scope["headers"], asgi_timing.ASKED) == "1"
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -134,6 +139,9 @@ class Exchange:
         has_output = self.request.has_output
         leaves_ns = 0
         with _GUARD:
+            timings = self.request.timings
+            if timings is not None:
+                message = asgi_timing.tell(message, timings, self._route, asked=self._asked_for_times)
             # uvicorn drops what is sent after a disconnect without a word; its request cycle knows.
             self._disconnected = self._disconnected or bool(getattr(self._cycle, "disconnected", False))
             if not getattr(getattr(self._cycle, "flow", None), "write_paused", True):
@@ -253,7 +261,7 @@ def _begin(scope: Message, receive: App, send: App) -> Exchange | None:
         request.text(attr.URL_PATH, scope["path"])
     if _header(scope["headers"], b"x-tailspan-debug") == "1":
         request.attribute(attr.DEBUG, True)
-    return Exchange(request, scope, receive, send)
+    return Exchange(request, route, scope, receive, send)
 
 
 def _cycle(wrapped: Callable[..., None], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

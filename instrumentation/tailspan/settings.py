@@ -28,6 +28,7 @@ class Settings:
     exit_timeout_s: TAILSPAN_EXIT_TIMEOUT, seconds a worker that ends waits for delivery, default 5.
     stall_timeout_s: TAILSPAN_STALL_TIMEOUT, seconds without a step after which an engine that has requests counts as
     stalled, default 60; 0 never.
+    server_timing: TAILSPAN_SERVER_TIMING=1 tells callers their times in the engine (`asgi_timing`); default off.
     agent: TAILSPAN_AGENT, `auto` (start one) or `external` (one already reads the folder).
     """
 
@@ -38,6 +39,7 @@ class Settings:
     runtime_dir: Path
     exit_timeout_s: float
     stall_timeout_s: float
+    server_timing: bool
     agent: str
 
     @classmethod
@@ -51,6 +53,7 @@ class Settings:
             ring_records=_power_of_two(env, "TAILSPAN_RING_RECORDS", 32768),
             runtime_dir=Path(env.get("TAILSPAN_RUNTIME_DIR") or _default_runtime_dir()),
             stall_timeout_s=_seconds(env, "TAILSPAN_STALL_TIMEOUT", 60.0),
+            server_timing=bool(_flag(env, "TAILSPAN_SERVER_TIMING")),
             exit_timeout_s=_seconds(env, "TAILSPAN_EXIT_TIMEOUT", 5.0),
             agent=_choice(env, "TAILSPAN_AGENT", ("auto", "external")),
         )

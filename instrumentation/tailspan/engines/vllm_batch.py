@@ -10,11 +10,14 @@ A step is known by its `SchedulerOutput`: with asynchronous scheduling the next 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tailspan import attributes as attr
+from tailspan.engines import vllm_marks
 from tailspan.recorder import Engine
+from tailspan.recorder.process import tells_callers
 
 MAX_PLANS = 64
 """Planned steps under way: more than any pipeline holds, so the oldest belong to steps that failed."""
@@ -80,6 +83,8 @@ class Batch:
         self._members: dict[int, Member] = {}
         self._prefilling: dict[str, Sequence] = {}
         self._plans: dict[int, _Plan] = {}
+        self._telling: deque[Any] = deque()
+        """Requests whose first output carries times back."""
         self._planned = self._completed = self._preempted = 0
 
     def added(self, request: Any, key: int | None) -> None:
@@ -158,6 +163,8 @@ class Batch:
 
     def updated(self, outputs: Any, at_ns: int) -> None:
         """The scheduler took the tokens in: finish the sequences that are over."""
+        while self._telling and (self._telling[0].num_output_tokens or self._telling[0].is_finished()):
+            vllm_marks.drop_times(self._telling.popleft())
         for part in outputs.values():
             for output in part.outputs:
                 if output.finish_reason is not None:
@@ -208,6 +215,9 @@ class Batch:
             if samples_token:
                 sequence.foreseen_step = number
             self.engine.join(member.key, number, at_ns, cached_tokens, samples_token=samples_token)
+            if not member.has_token and tells_callers():
+                vllm_marks.add_times(request, request.tailspan_queued_ns, at_ns)
+                self._telling.append(request)
 
     def _finish(self, member: Member, at_ns: int, aborted: bool) -> None:
         engine = self.engine

@@ -17,12 +17,13 @@ from typing import Any
 
 from tailspan import attributes as attr
 from tailspan.asgi import TRACESTATE_MEMBER, exchange_of
+from tailspan.asgi_timing import Timings
 from tailspan.engines import vllm_marks
 from tailspan.engines.offline import offline_request
 from tailspan.guard import Guard
 from tailspan.patching import Target
 from tailspan.recorder import AttributeSet, Request, current_request, now_ns
-from tailspan.recorder.process import is_started
+from tailspan.recorder.process import is_started, tells_callers
 
 _CALL, _CALLS = "tailspan_call", "tailspan_calls"
 _GUARD = Guard("vllm.calls")
@@ -208,13 +209,15 @@ def _process_outputs(wrapped: Function, processor: Any, args: Arguments, kwargs:
 def _text_ready(processor: Any, calls: dict[str, Call], outputs: Any, begin_ns: int) -> None:
     end_ns = now_ns()
     busy_ns = (end_ns - begin_ns) // max(1, len(outputs))
-    states = processor.request_states
+    states, tells = processor.request_states, tells_callers()
     for output in outputs:
         call = calls.get(output.request_id)
         if call is None:
             continue
         call.request.has_output = True
         call.request.text_ready(end_ns, busy_ns)
+        if tells:
+            _note_times(call.request, output, end_ns)
         if output.request_id not in states:
             del calls[output.request_id]
             # A stop string ends it without the engine's knowledge.
@@ -223,6 +226,13 @@ def _text_ready(processor: Any, calls: dict[str, Call], outputs: Any, begin_ns: 
             if reason == "error":
                 _engine_error(call)
             call.closed(now_ns(), "error" if reason == "error" else "ok")
+
+
+def _note_times(request: Request, output: Any, at_ns: int) -> None:
+    if request.timings is None and (times := vllm_marks.times_of(output.trace_headers)) is not None:
+        request.timings = Timings(*times)
+    if request.timings is not None:
+        request.timings.token(at_ns)
 
 
 def _engine_error(call: Call) -> None:

@@ -53,7 +53,8 @@ def _queue(scheduler: Any, request: Any) -> None:
     key = vllm_marks.take(request, keep_headers=traces_itself)
     request.tailspan_key = key
     if key is not None:
-        _batch(scheduler).engine.queued(key, now_ns(), request.num_prompt_tokens)
+        request.tailspan_queued_ns = at_ns = now_ns()
+        _batch(scheduler).engine.queued(key, at_ns, request.num_prompt_tokens)
 
 
 def _add(wrapped: Function, scheduler: Any, args: Arguments, kwargs: Keywords) -> Any:

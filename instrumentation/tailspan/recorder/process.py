@@ -54,6 +54,7 @@ class _ProcessRecorder:
         self.numbers = itertools.count()
         self.nowhere = Nowhere()
         self.retry_at = 0.0
+        self.tells_callers = False
 
     def lease(self) -> RingWriter:
         """Give the calling thread a ring for good, or the one that keeps nothing for now."""
@@ -144,6 +145,7 @@ def start(settings: Settings) -> Path:
         directory = Path(inherited) if inherited else new_worker_dir(settings)
         os.environ[WORKER_DIR] = str(directory)
         _recorder = _ProcessRecorder(directory, settings.ring_records)
+        _recorder.tells_callers = settings.server_timing
     return _recorder.directory
 
 
@@ -165,6 +167,11 @@ def new_worker_dir(settings: Settings) -> Path:
 def is_started() -> bool:
     """Whether this process records."""
     return _recorder is not None
+
+
+def tells_callers() -> bool:
+    """Whether callers get the engine's times with their answers."""
+    return _recorder is not None and _recorder.tells_callers
 
 
 def ring() -> RingWriter:
@@ -206,7 +213,9 @@ def _forget_after_fork() -> None:
     global _recorder
     if _recorder is not None:
         with _GUARD:
-            _recorder = _ProcessRecorder(_recorder.directory, _recorder.slots)
+            parent = _recorder
+            _recorder = _ProcessRecorder(parent.directory, parent.slots)
+            _recorder.tells_callers = parent.tells_callers
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

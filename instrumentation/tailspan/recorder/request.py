@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import Any
 
 from tailspan import attributes as attr
 from tailspan.ids import format_traceparent, parse_traceparent
@@ -49,6 +50,8 @@ class Request:
     ended = False
     has_output = False
     engine_request_id = ""
+    timings: Any = None
+    """The engine's times, where callers are told them."""
     _first_chunk_ns = 0
     _text_ready_ns = 0
     _text_busy_ns = 0
