@@ -24,6 +24,8 @@ from benchmarks.pairs import Change, change_of_median, change_of_quantile, media
 from benchmarks.result import Result
 from benchmarks.scheduler_loop import SchedulerLoop, iterations_of_a_step
 from benchmarks.sink import sink
+from benchmarks.transformers_rounds import rounds
+from tailspan.engines import transformers
 from tailspan.recorder import process
 from tailspan.settings import Settings
 
@@ -40,21 +42,26 @@ def run() -> list[Result]:
     with sink() as endpoint:
         loop = scheduler(endpoint)
         model = real_model()
-        pairs = compare(model, endpoint, ENGINE_SECONDS)
-        hooks = hook_share(model, endpoint, HOOK_ROUNDS)
-    return [*engine_rows(pairs), _row("overhead.engine.hooks", median_interval(hooks), HOOK_ROUNDS), *loop]
+        with rounds(model) as run_round:
+            pairs = compare(run_round, transformers.TARGETS, endpoint, ENGINE_SECONDS)
+            hooks = hook_share(run_round, transformers.TARGETS, endpoint, HOOK_ROUNDS)
+    return [
+        *comparison_rows("overhead.engine", pairs),
+        row("overhead.engine.hooks", median_interval(hooks), HOOK_ROUNDS),
+        *loop,
+    ]
 
 
-def engine_rows(pairs: list[Pair]) -> list[Result]:
-    """Judge the real engine: wall time of a round is one over its throughput."""
+def comparison_rows(name: str, pairs: list[Pair]) -> list[Result]:
+    """Judge a real engine: wall time of a round is one over its throughput."""
     untraced, traced = [pair.untraced for pair in pairs], [pair.traced for pair in pairs]
     slower = change_of_median([r.wall_s for r in untraced], [r.wall_s for r in traced])
     itl = change_of_quantile([r.gaps_s for r in untraced], [r.gaps_s for r in traced], 0.99)
     cpu = change_of_median([r.cpu_s for r in untraced], [r.cpu_s for r in traced])
     return [
-        _row("overhead.engine.wall", slower, len(pairs)),
-        _row("overhead.engine.itl_p99", itl, len(pairs)),
-        _row("overhead.engine.cpu", cpu, len(pairs)),
+        row(f"{name}.wall", slower, len(pairs)),
+        row(f"{name}.itl_p99", itl, len(pairs)),
+        row(f"{name}.cpu", cpu, len(pairs)),
     ]
 
 
@@ -75,14 +82,15 @@ def scheduler(endpoint: str) -> list[Result]:
                     shares[index].append(statistics.median(own / (total - own) * 100 for total, own in steps))
         process.close()
     return [
-        _row("overhead.scheduler.cpu", change_of_median(totals[0], totals[1]), LOOP_BLOCKS),
-        _row("overhead.scheduler.recorder", median_interval(shares[1]), LOOP_BLOCKS),
-        _row("overhead.scheduler_and_http.cpu", change_of_median(totals[0], totals[2]), LOOP_BLOCKS),
-        _row("overhead.scheduler_and_http.recorder", median_interval(shares[2]), LOOP_BLOCKS),
+        row("overhead.scheduler.cpu", change_of_median(totals[0], totals[1]), LOOP_BLOCKS),
+        row("overhead.scheduler.recorder", median_interval(shares[1]), LOOP_BLOCKS),
+        row("overhead.scheduler_and_http.cpu", change_of_median(totals[0], totals[2]), LOOP_BLOCKS),
+        row("overhead.scheduler_and_http.recorder", median_interval(shares[2]), LOOP_BLOCKS),
     ]
 
 
-def _row(name: str, change: Change, pairs: int) -> Result:
+def row(name: str, change: Change, pairs: int) -> Result:
+    """Judge one change."""
     estimate = f"estimate in {change.interval}, {pairs} pairs"
     return Result(name, change.high, "%", GOAL_PERCENT, peer=estimate, peer_value=change.percent)
 
