@@ -56,6 +56,11 @@ COMMANDS = {
     "slowest": Command(
         "tailspan_queries.cli:slowest", "the slowest requests and the stage that made them slow", "collector"
     ),
+    "interference": Command(
+        "tailspan_queries.engine_cli:interference", "how much others' prefills slowed decodes", "collector"
+    ),
+    "preemption": Command("tailspan_queries.engine_cli:preemption", "what evictions cost, and whom", "collector"),
+    "engine": Command("tailspan_queries.engine_cli:engine", "busy and idle time of engines between steps", "collector"),
     "query": Command("tailspan_queries.cli:query", "run a shipped or your own .sql file", "collector"),
 }
 

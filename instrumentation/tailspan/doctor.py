@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from tailspan import engines, patch_config
 from tailspan.agent import settings as agent_settings
+from tailspan.engines.support import STATES
 from tailspan.errors import UserError
 from tailspan.patching import check, installed
 from tailspan.recorder.reader import RingReader
@@ -103,6 +104,10 @@ def _engines() -> Iterator[Finding]:
                 name, f"{text}; no {target.module}:{target.path} ({reason})",
                 f"Traces lack: {target.gives}. Use a tested version, or report this one",
             )  # fmt: skip
+        for state in STATES:
+            named = [supported.what for supported in engine.SUPPORT if supported.state == state]
+            if named:
+                yield Finding(name, f"{state}: {', '.join(named)}")
 
 
 def _by_configuration() -> Iterator[Finding]:

@@ -6,9 +6,6 @@ Exit codes: 0 also for an empty window, 2 for bad input or a ClickHouse that can
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import click
 
 from tailspan.cli import run_click
@@ -17,21 +14,11 @@ from tailspan_queries import console, named, options, stages_view, traces_view
 from tailspan_queries import slowest as slowest_report
 from tailspan_queries import stages as stages_report
 from tailspan_queries import traces as traces_report
-from tailspan_queries.client import Client, connect
+from tailspan_queries.client import connected
 from tailspan_queries.empty import empty_note, no_rows_note
 from tailspan_queries.records import EXACT, ROLLUP
 
 KINDS = ("wall", "busy", "gpu", "all")
-
-
-@contextmanager
-def connected(url: str | None) -> Iterator[Client]:
-    """Open a connection and close it at the end."""
-    client = connect(url)
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 @click.command("stages")

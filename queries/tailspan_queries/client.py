@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -108,6 +109,16 @@ def connect(url: str | None = None) -> Client:
     except (Error, OSError) as error:
         raise unreachable(shown) from error
     return Client(connection, shown)
+
+
+@contextmanager
+def connected(url: str | None) -> Iterator[Client]:
+    """Open a connection as `connect` does and close it at the end."""
+    client = connect(url)
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 def check_answers(url: str) -> None:

@@ -12,14 +12,33 @@ from __future__ import annotations
 
 from tailspan_queries.client import Client, connect
 from tailspan_queries.console import print_csv, print_json, print_table
+from tailspan_queries.engines import EngineReport, EngineRow, Gap, engine_report
+from tailspan_queries.engines_view import engines_csv, engines_json, render_engines
 from tailspan_queries.events import WorkerEvent, worker_events
 from tailspan_queries.filters import ALL, Filters
+from tailspan_queries.interference import (
+    Interference,
+    InterferenceReport,
+    interference_csv,
+    interference_json,
+    interference_report,
+    render_interference,
+)
+from tailspan_queries.preemption import (
+    Preemption,
+    PreemptionReport,
+    preemption_csv,
+    preemption_json,
+    preemption_report,
+    render_preemption,
+)
 from tailspan_queries.records import EXACT, ROLLUP, Distribution, Method, StageReport, StageRow, Tail
+from tailspan_queries.slow_steps import SlowStep, StepSummary
 from tailspan_queries.slowest import SlowRequest, render_slowest, slowest_csv, slowest_json, slowest_requests
 from tailspan_queries.stages import stage_report
 from tailspan_queries.stages_view import render_stages, stages_csv, stages_json
 from tailspan_queries.times import Window, parse_window
-from tailspan_queries.traces import Ledger, SpanRow, StepSummary, TraceReport, trace_report
+from tailspan_queries.traces import Ledger, SpanRow, TraceReport, trace_report
 from tailspan_queries.traces_view import render_trace, trace_csv, trace_json
 
 __all__ = [
@@ -28,10 +47,18 @@ __all__ = [
     "ROLLUP",
     "Client",
     "Distribution",
+    "EngineReport",
+    "EngineRow",
     "Filters",
+    "Gap",
+    "Interference",
+    "InterferenceReport",
     "Ledger",
     "Method",
+    "Preemption",
+    "PreemptionReport",
     "SlowRequest",
+    "SlowStep",
     "SpanRow",
     "StageReport",
     "StageRow",
@@ -41,10 +68,22 @@ __all__ = [
     "Window",
     "WorkerEvent",
     "connect",
+    "engine_report",
+    "engines_csv",
+    "engines_json",
+    "interference_csv",
+    "interference_json",
+    "interference_report",
     "parse_window",
+    "preemption_csv",
+    "preemption_json",
+    "preemption_report",
     "print_csv",
     "print_json",
     "print_table",
+    "render_engines",
+    "render_interference",
+    "render_preemption",
     "render_slowest",
     "render_stages",
     "render_trace",

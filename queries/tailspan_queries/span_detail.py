@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from tailspan import attributes
 from tailspan_queries import units
-from tailspan_queries.traces import SpanRow, StepSummary
+from tailspan_queries.slow_steps import StepSummary
+from tailspan_queries.traces import SpanRow
 
 STATUS_ERROR = 2
 """OTLP status code of a span that failed."""

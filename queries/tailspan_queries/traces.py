@@ -14,6 +14,7 @@ from tailspan import attributes
 from tailspan_queries import waterfall
 from tailspan_queries.client import Client
 from tailspan_queries.lookup import find_trace
+from tailspan_queries.slow_steps import SlowStep, StepSummary
 
 SPAN_LIMIT = 10_000
 
@@ -58,18 +59,6 @@ class SpanRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSummary:
-    """The engine steps from the first to the last of a stage."""
-
-    steps: int
-    requests_mean: float
-    prefill_tokens: int
-    decode_tokens: int
-    wall_ns: int
-    idle_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ledger:
     """One request: its stages in the order of time, and what they leave over."""
 
@@ -93,12 +82,13 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class TraceReport:
-    """One trace: all spans in the order of time, the requests among them, and the engine steps by span id."""
+    """One trace: spans in the order of time, requests among them, engine steps by span id, and the slowest of those."""
 
     trace_id: str
     spans: tuple[SpanRow, ...]
     requests: tuple[Ledger, ...]
     steps: Mapping[str, StepSummary]
+    slow_steps: tuple[SlowStep, ...] = ()
 
     @property
     def interval(self) -> waterfall.Interval:
@@ -119,12 +109,15 @@ def trace_report(client: Client, text: str) -> TraceReport:
     found = find_trace(client, text)
     parameters = {"trace_id": found.trace_id, **found.window.parameters}
     spans = tuple(SpanRow(**row) for row in client.run("trace", {**parameters, "limit": SPAN_LIMIT}).records())
-    steps = client.run("trace_steps", parameters).records() if any(span.engine_id for span in spans) else []
+    in_engine = any(span.engine_id and span.last_step for span in spans)
+    steps = client.run("trace_steps", parameters).records() if in_engine else []
+    slow = client.run("trace_slow_steps", parameters).records() if steps else []
     return TraceReport(
         trace_id=found.trace_id,
         spans=spans,
         requests=ledgers(spans),
         steps={row["span_id"]: step_summary(row) for row in steps},
+        slow_steps=tuple(SlowStep(**row) for row in slow),
     )
 
 

@@ -3,7 +3,8 @@
 JSON, stable: `trace_id`, `start`, `duration_ns`, `truncated`, `requests` [{span_id, request_id, service, instance,
 model, start, e2e_ns, ttft_ns, input_tokens, output_tokens, status_code, outcome, stages {name: wall ns},
 unattributed_ns, unattributed_ratio, gaps [{offset_ns, duration_ns}]}], `spans` [{every column of query `trace`, plus
-offset_ns and steps {steps, requests_mean, prefill_tokens, decode_tokens, wall_ns, idle_ns} or null}].
+offset_ns and steps {every column of query `trace_steps` after span_id} or null}], `slow_steps` [{every column of query
+`trace_slow_steps`}].
 CSV: one line a span, the columns of query `trace` after offset_ns.
 """
 
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from tailspan import attributes
 from tailspan_queries import units, waterfall
 from tailspan_queries.console import PLAIN_WIDTH, STAGE_STYLES
+from tailspan_queries.slow_steps import StepSummary, step_tables
 from tailspan_queries.span_detail import STATUS_ERROR, detail, fold
 from tailspan_queries.times import clock, iso
-from tailspan_queries.traces import Ledger, SpanRow, StepSummary, TraceReport, tree
+from tailspan_queries.traces import Ledger, SpanRow, TraceReport, tree
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,6 +43,7 @@ def render_trace(report: TraceReport, width: int = PLAIN_WIDTH) -> RenderableTyp
     parts: list[RenderableType] = [Text(headline(report), style="bold"), *subtitles(report), Text()]
     parts += [waterfall_table(report, width), Text()]
     parts += [share_line(ledger, numbered=len(report.requests) > 1) for ledger in report.requests]
+    parts += step_tables(report)
     if report.truncated:
         parts.append(Text(f"! only the first {len(report.spans):,} spans are listed", style="yellow"))
     return Group(*parts)
@@ -180,6 +183,7 @@ def trace_json(report: TraceReport) -> dict[str, Any]:
             }
             for span in report.spans
         ],
+        "slow_steps": [asdict(step) for step in report.slow_steps],
     }
 
 

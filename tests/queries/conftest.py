@@ -8,7 +8,7 @@ from tailspan import attributes
 from tailspan.agent import histogram
 from tailspan_queries.client import Client, connect
 from tailspan_queries.times import Window
-from tests.queries import sampled, traffic
+from tests.queries import engine_traffic, sampled, traffic
 from tests.support.collector import RunningCollector, wait_until
 
 DAY_NS = 24 * 60 * traffic.MINUTE_NS
@@ -119,6 +119,18 @@ def events(kept: list[traffic.Request]) -> list[traffic.Event]:
 
 
 @pytest.fixture(scope="session")
+def engines() -> list[engine_traffic.Engine]:
+    """Five engines with continuous batching, three days after the bursts, across the end of a minute."""
+    return engine_traffic.fleet(traffic.BEGIN_NS + 3 * DAY_NS + 50_000_000_000)
+
+
+@pytest.fixture(scope="session")
+def served(engines: list[engine_traffic.Engine]) -> list[tuple[engine_traffic.Engine, traffic.Request]]:
+    """The requests of these engines."""
+    return [(engine, request) for engine in engines for request in engine_traffic.requests_of(engine)]
+
+
+@pytest.fixture(scope="session")
 def client(
     collector: RunningCollector,
     bursty: list[traffic.Request],
@@ -127,12 +139,16 @@ def client(
     kept: list[traffic.Request],
     kept_steps: list[traffic.Step],
     events: list[traffic.Event],
+    engines: list[engine_traffic.Engine],
+    served: list[tuple[engine_traffic.Engine, traffic.Request]],
 ) -> Iterator[Client]:
     """A client of a ClickHouse that holds all of this."""
     spans = [span for request in (*bursty, *pair, *kept) for span in traffic.request_spans(request)]
     spans += [traffic.step_span(step, "engine-1") for step in steps]
     spans += [traffic.step_span(step, "engine-3") for step in kept_steps]
     spans += [traffic.event_span(event) for event in events]
+    spans += [span for _, request in served for span in traffic.request_spans(request)]
+    spans += [span for engine in engines for span in engine_traffic.step_spans(engine)]
     # The same prefix as that of `pair`, to be ambiguous, and the steps of another engine with the same numbers.
     other = traffic.make_span(b"\xab" * 3 + b"\x11" * 13, b"\x09" * 8, b"", "GET /health", traffic.BEGIN_NS, 1000, {})
     spans.append(("web", "", other))
@@ -140,7 +156,7 @@ def client(
     collector.export(*traffic.messages(spans))
     assert collector.wait_rows(len(spans)) == len(spans)
     # What views make of an insert is there a moment after its spans.
-    requests = len(bursty) + len(pair) + len(kept)
+    requests = len(bursty) + len(pair) + len(kept) + len(served)
     rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
     assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
     indexed = "select sum(span_count) from tailspan.traces"
@@ -166,3 +182,9 @@ def pair_window() -> Window:
 def sampled_window() -> Window:
     """A window of whole minutes that holds the sampled requests, their steps and the events."""
     return Window(traffic.BEGIN_NS + 2 * DAY_NS, traffic.BEGIN_NS + 2 * DAY_NS + 60 * traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def engine_window() -> Window:
+    """A window of whole minutes that holds the engines with continuous batching."""
+    return Window(traffic.BEGIN_NS + 3 * DAY_NS, traffic.BEGIN_NS + 3 * DAY_NS + 2 * traffic.MINUTE_NS)

@@ -16,12 +16,13 @@ VALUES = {"trace_id": "ab" * 16, "first": "0" * 32, "last": "f" * 32}
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_a_query_describes_itself_as_its_header_says(
-    client: Client, pair_window: Window, sampled_window: Window, name: str
+    client: Client, pair_window: Window, sampled_window: Window, engine_window: Window, name: str
 ) -> None:
     """Names and types of the columns are those of the header, in order, and the query runs."""
     query = catalog.load(name)
     described = catalog.Query(name, f"describe table ({catalog.strip_comments(query.sql)})")
-    window = sampled_window if name == "worker_events" else pair_window
+    windows = {"worker_events": sampled_window, "engine_gaps": engine_window}
+    window = windows.get(name, pair_window)
     parameters = {**query.defaults, **window.parameters, **VALUES}
     columns = [(row[0], row[1]) for row in client.execute(described, parameters).rows]
     assert columns == [(column.name, column.type) for column in query.columns]

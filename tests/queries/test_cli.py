@@ -22,6 +22,7 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 PAIR = ["--since", "2026-11-30T12:00Z", "--until", "2026-11-30T12:01Z"]
 BURSTS = ["--since", "2026-11-29T12:00Z", "--until", "2026-11-29T13:00Z"]
 SAMPLED = ["--since", "2026-12-01T12:00Z", "--until", "2026-12-01T13:00Z"]
+ENGINES = ["--since", "2026-12-02T12:00Z", "--until", "2026-12-02T12:02Z"]
 EMPTY = ["--since", "2026-11-29T10:00Z", "--until", "2026-11-29T11:00Z"]
 TRACE_ID = "ab" * 16
 Capture = pytest.CaptureFixture[str]
@@ -68,6 +69,20 @@ def same_as_snapshot(name: str, text: str) -> None:
         ("query_itl.txt", ["query", "itl", *PAIR]),
         ("query_steps.json", ["query", "steps", *PAIR, "--format", "json"]),
         ("query_services.csv", ["query", "services", *PAIR, "--format", "csv"]),
+        ("interference.txt", ["interference", *ENGINES]),
+        ("interference_requests.txt", ["interference", *ENGINES, "--by", "request", "-n", "3"]),
+        ("interference_unknown.txt", ["interference", *PAIR, "--by", "engine"]),
+        ("interference.json", ["interference", *ENGINES, "--by", "all", "--format", "json"]),
+        ("interference.csv", ["interference", *ENGINES, "--by", "minute", "--format", "csv"]),
+        ("preemption.txt", ["preemption", *ENGINES]),
+        ("preemption_requests.txt", ["preemption", *ENGINES, "--by", "request", "-n", "3"]),
+        ("preemption_none.txt", ["preemption", *PAIR]),
+        ("preemption.json", ["preemption", *ENGINES, "--by", "all", "--format", "json"]),
+        ("preemption.csv", ["preemption", *ENGINES, "--by", "minute", "--format", "csv"]),
+        ("engine.txt", ["engine", *ENGINES]),
+        ("engine_minutes.txt", ["engine", *ENGINES, "--by", "minute", "--instance", "engine-a.host", "--gaps", "0"]),
+        ("engine.json", ["engine", *ENGINES, "--instance", "engine-b.host", "-n", "2", "--format", "json"]),
+        ("engine.csv", ["engine", *ENGINES, "--gap-ms", "2.5", "--format", "csv"]),
     ],
 )
 def test_output_is_as_documented(capsys: Capture, name: str, arguments: list[str]) -> None:
@@ -82,7 +97,16 @@ def test_output_is_as_documented(capsys: Capture, name: str, arguments: list[str
 
 
 @pytest.mark.parametrize(
-    "arguments", [["stages", *PAIR], ["trace", TRACE_ID], ["slowest", *PAIR], ["query", "steps", *PAIR]]
+    "arguments",
+    [
+        ["stages", *PAIR],
+        ["trace", TRACE_ID],
+        ["slowest", *PAIR],
+        ["query", "steps", *PAIR],
+        ["interference", *ENGINES, "--by", "request"],
+        ["preemption", *ENGINES, "--by", "engine"],
+        ["engine", *ENGINES],
+    ],
 )
 def test_json_is_json_and_csv_is_csv(capsys: Capture, arguments: list[str]) -> None:
     """Every command's JSON and CSV can be read back, and agree in the number of rows."""
@@ -91,12 +115,25 @@ def test_json_is_json_and_csv_is_csv(capsys: Capture, arguments: list[str]) -> N
     assert main([*arguments, "--format", "csv"]) == 0
     header, *lines = csv.reader(io.StringIO(capsys.readouterr().out))
     assert all(len(line) == len(header) for line in lines)
-    key = {"stages": "stages", "trace": "spans", "slowest": "requests", "query": "rows"}[arguments[0]]
+    key = {"stages": "stages", "trace": "spans", "slowest": "requests", "engine": "engines"}.get(arguments[0], "rows")
     assert len(document[key]) == len(lines) > 0
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("arguments", [["stages", *PAIR, "--time", "all"], ["trace", TRACE_ID], ["slowest", *BURSTS]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stages", *PAIR, "--time", "all"],
+        ["trace", TRACE_ID],
+        ["slowest", *BURSTS],
+        ["interference", *ENGINES, "--by", "engine"],
+        ["interference", *ENGINES, "--by", "request"],
+        ["preemption", *ENGINES, "--by", "instance"],
+        ["preemption", *ENGINES, "--by", "request"],
+        ["engine", *ENGINES],
+        ["engine", *ENGINES, "--by", "minute"],
+    ],
+)
 def test_tables_fit_the_terminal(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: list[str], columns: int
 ) -> None:
@@ -186,6 +223,20 @@ def test_an_empty_window_says_when_there_is_data(capsys: Capture, arguments: lis
         assert json.loads(out)["requests"] == 2764
 
 
+@pytest.mark.parametrize("name", ["interference", "preemption", "engine"])
+def test_engine_commands_say_why_there_is_nothing(capsys: Capture, name: str) -> None:
+    """Without data in the window nothing is printed but a note, and JSON and CSV have no rows."""
+    assert main([name, *EMPTY]) == 0
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert "no requests between 2026-11-29 10:00:00 and 2026-11-29 11:00:00 UTC; there are" in found.err
+    assert main([name, *EMPTY, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["engines" if name == "engine" else "rows"] == []
+    assert main([name, *EMPTY, "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 def test_a_filter_that_fits_nothing_is_told_apart(capsys: Capture) -> None:
     """A model that never sent a request is not a matter of the window."""
     assert main(["stages", *BURSTS, "--model", "smal"]) == 0
@@ -225,7 +276,7 @@ def test_a_database_without_tailspan_tables_says_how_to_make_them(capsys: Captur
     assert "has no tailspan tables. Create them with `tailspan migrate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["stages", "trace", "slowest", "query"])
+@pytest.mark.parametrize("name", ["stages", "trace", "slowest", "query", "interference", "preemption", "engine"])
 def test_every_command_has_help(capsys: Capture, name: str) -> None:
     """--help exits with 0 and explains --format and --url."""
     assert main([name, "--help"]) == 0

@@ -49,6 +49,7 @@ class Request:
     failed: bool = False
     parent_span_id: bytes = b""
     weight: float = 1.0
+    engine_id: str = ""
 
     @property
     def e2e_ns(self) -> int:
@@ -190,6 +191,8 @@ def request_spans(request: Request) -> Iterator[tuple[str, str, Span]]:
         attributes.HTTP_STATUS: 500 if request.failed else 200,
         **weight_key(request.weight),
     }
+    if request.engine_id:
+        keys[attributes.ENGINE_ID] = request.engine_id
     if request.ttft_ns:
         keys[attributes.TTFT_NS] = request.ttft_ns
     if request.failed:

@@ -1,7 +1,7 @@
 """The engines that tailspan knows, one module each.
 
 An engine module has `NAME`, `DISTRIBUTIONS` (the names under which it is installed), `SUPPORTED` (the versions it was
-tested with) and `patcher() -> Patcher`. It imports without the engine being installed.
+tested with), `SUPPORT` (what of it is tested) and `patcher() -> Patcher`. It imports without its engine.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tailspan.engines import transformers, vllm
+from tailspan.engines.support import Supported
 from tailspan.patching import Patcher
 
 
@@ -18,6 +19,7 @@ class EngineModule(Protocol):
     NAME: str
     DISTRIBUTIONS: tuple[str, ...]
     SUPPORTED: str
+    SUPPORT: tuple[Supported, ...]
 
     def patcher(self) -> Patcher:
         """Return a new patcher with all targets of the engine."""

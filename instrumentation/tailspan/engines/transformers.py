@@ -7,11 +7,19 @@ One table of targets, whose parts stand beside what they record: `transformers_s
 from __future__ import annotations
 
 from tailspan.engines import transformers_batching, transformers_generate, transformers_serve, transformers_text
+from tailspan.engines.support import NOT_TESTED, TESTED, Supported
 from tailspan.patching import Patcher
 
 NAME = "transformers"
 DISTRIBUTIONS: tuple[str, ...] = (NAME,)
 SUPPORTED = ">=5.19,<5.25"
+
+SUPPORT: tuple[Supported, ...] = (
+    Supported("generate()", TESTED),
+    Supported("continuous batching", TESTED),
+    Supported("transformers serve", TESTED),
+    Supported("num_return_sequences in continuous batching", NOT_TESTED, "the copies count in the steps only"),
+)
 
 TARGETS = (
     *transformers_serve.TARGETS,
