@@ -1,5 +1,5 @@
 -- Purpose: engine steps by engine: batch size, tokens, idle gaps, GPU time
--- Step spans carry no model, so there is no filter for it. Steps count with their weight, so that sampled data give
+-- `tailspan engine` has the same for one model, with the gaps. Steps count with their weight, so that sampled data give
 -- unbiased sums, means and percentiles; the largest values are those of the steps that are stored.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
