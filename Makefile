@@ -1,7 +1,8 @@
 # demo, test, lint and bench each set up what they need: Python 3.11+ with pip is enough.
 #
-#   make demo [ARGS="--requests 200"]      trace a real model under load and show where the time goes
+#   make demo [ENGINE=vllm] [ARGS="--rate 3"]   trace a real model under load and show where the time goes
 #   make test [ARGS="tests/queries -k p99"]
+#   make test-vllm [ARGS="-k disconnect"]   with a real vLLM: 4 GB of packages once, kept outside the checkout
 #   make lint
 #   make bench [ONLY=recorder]
 #   make soak [ARGS="-k kill"]              some minutes of kills, forks, clock steps and failures
@@ -11,21 +12,34 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM_VENV := .venv-vllm
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 export HF_HUB_OFFLINE := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench soak clean
+.PHONY: help demo test test-vllm lint bench soak clean
 
 help:
-	@sed -n '3,10s/^# \{0,3\}//p' Makefile
+	@sed -n '3,11s/^# \{0,3\}//p' Makefile
 
+# vLLM has an environment of its own, the one of test-vllm. To use one that you have: tailspan demo --engine vllm
+ifeq ($(ENGINE),vllm)
+demo: $(VENV)/created
+	$(BIN)/python tests/vllm/environment.py .
+	$(VLLM_VENV)/bin/tailspan demo --engine vllm $(ARGS)
+else
 demo: $(VENV)/demo-installed
-	$(BIN)/tailspan demo $(ARGS)
+	$(BIN)/tailspan demo $(if $(ENGINE),--engine $(ENGINE) )$(ARGS)
+endif
 
 test: $(VENV)/dev-installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# The packages are shared by all checkouts, tailspan in .venv-vllm is this checkout's: see tests/vllm/environment.py.
+test-vllm: $(VENV)/created
+	$(BIN)/python tests/vllm/environment.py .
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm $(ARGS)
 
 lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .
@@ -40,7 +54,7 @@ soak: $(VENV)/dev-installed
 	$(BIN)/python -m pytest tests/soak -m soak $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 # A second call finds the stamp and installs nothing; a change of pyproject.toml or constraints.txt installs again.
 $(VENV)/demo-installed: pyproject.toml constraints.txt $(VENV)/created

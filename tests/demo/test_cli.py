@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from tailspan.cli import main
+from tailspan_queries.demo import cli
+from tailspan_queries.demo.processes import ProgramError
+from tailspan_queries.demo.progress import Progress
+from tailspan_queries.demo.session import DemoResult, Options
 
 
 @pytest.mark.parametrize(
@@ -15,6 +19,7 @@ from tailspan.cli import main
         (["--requests", "0"], "--requests"),
         (["--rate", "fast"], "--rate"),
         (["--seed", "-1"], "--seed"),
+        (["--engine", "tgi"], "--engine"),
         (["--colour"], "--colour"),
         (["now"], "now"),
     ],
@@ -39,4 +44,31 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """The help lists the options with their defaults."""
     assert main(["demo", "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(option in text for option in ("--requests", "--rate", "--seed", "--data", "--json", "[default: 100"))
+    assert all(
+        option in text
+        for option in (
+            "--requests",
+            "--rate",
+            "--seed",
+            "--data",
+            "--engine [transformers|vllm]",
+            "--json",
+            "[default: 100",
+        )
+    )
+
+
+def test_a_failure_shows_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that failed costs exit code 1, one line that says what, and some lines of its log."""
+
+    def fail(_options: Options, _progress: Progress) -> DemoResult:
+        raise ProgramError("the model server ended", [f"line {number}" for number in range(99)])
+
+    monkeypatch.setattr(cli, "run_demo", fail)
+    assert main(["demo", "--data", str(tmp_path)]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tailspan: failed: the model server ended"
+    assert lines[-1] == "  | line 98"
+    assert len(lines) == 1 + cli.LOG_LINES

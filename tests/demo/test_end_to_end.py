@@ -13,6 +13,7 @@ from tailspan_queries.demo.driver import send_load
 from tailspan_queries.demo.load import Job
 from tailspan_queries.demo.model import prepare_model
 from tailspan_queries.demo.processes import free_ports
+from tailspan_queries.demo.serve_transformers import transformers_engine
 from tailspan_queries.demo.server import serving
 from tailspan_queries.demo.session import warm_up
 from tailspan_queries.demo.workload import plan_load
@@ -30,7 +31,7 @@ def test_a_collector_killed_during_the_load_loses_and_doubles_nothing(tmp_path: 
     collector = RunningCollector(tmp_path / "data", "--batch-seconds", "0.2").start()
     try:
         (port,) = free_ports(1)
-        with serving(model, port, collector.otlp_port, tmp_path) as server:
+        with serving(transformers_engine(), model, port, collector.otlp_port, tmp_path) as server:
             warm_up(server, ())
             stop = threading.Event()
             crashes = threading.Thread(target=keep_killing, args=(collector, stop))

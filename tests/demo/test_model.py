@@ -48,6 +48,14 @@ def test_any_damage_is_seen(tmp_path: Path, damage: str) -> None:
     assert not is_intact(folder)
 
 
+def test_packages_that_the_conversion_needs_are_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment made for another purpose, say for vLLM, is told what to install before anything is fetched."""
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UserError, match=r"needs gguf, which .*\. Run: pip install gguf$"):
+        prepare_model(cache=tmp_path / "cache")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_conversion_leaves_nothing_but_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is no model ends with the log's path, and no folder appears."""
     broken = tmp_path / "broken.gguf"

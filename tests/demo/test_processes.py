@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tailspan.errors import UserError
-from tailspan_queries.demo.processes import ProgramError, clean_environment, free_ports, running, script
-from tailspan_queries.demo.server import BLOCK_TOKENS, BLOCKS, fastest_dtype, serve_command
+from tailspan_queries.demo.processes import ProgramError, clean_environment, free_ports, message, running, script
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
 PARENT = (
@@ -159,18 +158,53 @@ def test_a_missing_command_says_what_to_install() -> None:
         script("no-such-command-of-ours")
 
 
+VLLM_LOG = """\
+(APIServer pid=1) INFO 11-29 21:28:41 [utils.py:344] non-default args
+(Worker pid=3) INFO 11-29 21:29:36 [cpu_model_runner.py:68] Starting to load model SmolLM2...
+\x1b[1;36m(EngineCore pid=2)\x1b[0;0m ERROR 11-29 21:29:39 [core.py:1510] ValueError: No available memory.
+(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1)   File "main.py", line 1, in <module>
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
+UserWarning: resource_tracker: There appear to be 1 leaked semaphore objects
+"""
+
+
 @pytest.mark.parametrize(
-    ("text", "dtype"),
-    [("flags\t: fpu avx512_bf16 sse", "bfloat16"), ("Features\t: fp bf16", "bfloat16"), ("flags : avx2", "float32")],
+    ("end", "said", "lines"),
+    [
+        ("sys.exit(1)", "exit code 1: ValueError: No available memory. (log", 3),
+        (
+            "sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
+            "signal SIGKILL: UserWarning: resource_tracker: There appear to be 1 leaked semaphore objects (log",
+            7,
+        ),
+    ],
 )
-def test_the_number_format_is_what_the_cpu_computes_in(tmp_path: Path, text: str, dtype: str) -> None:
-    """A CPU with bfloat16 instructions serves in it, any other in float32."""
-    (tmp_path / "cpuinfo").write_text(text)
-    assert fastest_dtype(tmp_path / "cpuinfo") == dtype
-    assert fastest_dtype(tmp_path / "missing") == "float32"
+def test_a_failed_server_tells_its_root_cause(tmp_path: Path, end: str, said: str, lines: int) -> None:
+    """An exit quotes the exception that caused it, wherever it is in the log; a kill quotes what was printed last."""
+    code = f"import os, signal, sys; print({VLLM_LOG!r}); {end}"
+    with (
+        running("the model server", python(code), tmp_path / "log", clean_environment()) as program,
+        pytest.raises(ProgramError) as caught,
+    ):
+        program.wait_until(lambda: False, timeout_s=10)
+    assert f"the model server ended with {said}" in str(caught.value)
+    assert len(caught.value.lines) == lines
 
 
-def test_the_server_is_sized_by_hand() -> None:
-    """The cache is never sized by the server itself, which takes more than a minute on a CPU."""
-    command = serve_command("m", 1)
-    assert {"--continuous-batching", f"--cb-block-size={BLOCK_TOKENS}", f"--cb-num-blocks={BLOCKS}"} <= set(command)
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("(Worker pid=3) INFO 11-29 21:29:36 [cpu_model_runner.py:68] Starting to load...", "Starting to load..."),
+        ("(EngineCore pid=2) (Worker pid=3) WARNING 11-29 21:29:36 [a.py:6] slow", "slow"),
+        ("INFO:     Application startup complete.", "Application startup complete."),
+        (
+            "Loading safetensors: 100% Completed | 1/1 [00:00<00:00]",
+            "Loading safetensors: 100% Completed | 1/1 [00:00<00:00]",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_message_of_a_log_line(line: str, text: str) -> None:
+    """Process, level, time and place are left out of what is shown while a server starts."""
+    assert message(line) == text

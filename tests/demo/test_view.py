@@ -11,16 +11,32 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tailspan.cli import COMMANDS
 from tailspan_queries.console import plain
 from tailspan_queries.demo.agreement import Agreement, Comparison
-from tailspan_queries.demo.reports import Reports
+from tailspan_queries.demo.reports import Reports, Scheduling
 from tailspan_queries.demo.session import DemoResult, Options
-from tailspan_queries.demo.view import DEFAULT_DATA, demo_json, render_demo
+from tailspan_queries.demo.view import DEFAULT_DATA, demo_json, next_commands, render_demo
 from tailspan_queries.filters import ALL
 from tailspan_queries.records import EXACT, StageReport, Tail
 from tailspan_queries.times import Window
 
 MS = 1_000_000
+SCHEDULING = Scheduling(
+    steps=392,
+    mixed_steps=80,
+    requests_mean=4.94,
+    requests_max=12,
+    waiting_max=15,
+    kv_usage_max_ratio=0.97,
+    prompts=100,
+    prompt_tokens=7815,
+    cached_tokens=832,
+    chunked_prompts=33,
+    chunks_max=4,
+    evictions=6,
+    evicted_requests=5,
+)
 
 
 @pytest.fixture
@@ -47,7 +63,7 @@ def result() -> DemoResult:
     )
     stages = StageReport(window, ALL, EXACT, 1, (), Tail(0.99, 1, 5.0 * MS, 5.0 * MS), diagnosis="queue is 71 % of it.")
     options = Options(requests=2, rate_per_s=2.0, seed=1, data=Path("/data folder"))
-    return DemoResult(options, window, agreement, Reports(stages, None), ("HTTP 500",), 1.5)
+    return DemoResult(options, "vLLM 0.32.0", window, agreement, Reports(stages, SCHEDULING, None), ("HTTP 500",), 1.5)
 
 
 def printed(result: DemoResult) -> str:
@@ -56,6 +72,11 @@ def printed(result: DemoResult) -> str:
     console.print(render_demo(result, 100))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def unpadded(result: DemoResult) -> str:
+    """Return the demo's output without the spaces that fill its lines."""
+    return "\n".join(line.rstrip() for line in printed(result).splitlines())
 
 
 def test_a_missing_trace_cannot_be_overlooked(result: DemoResult) -> None:
@@ -77,9 +98,35 @@ def test_the_proof_states_its_numbers(result: DemoResult) -> None:
 def test_the_next_commands_can_be_pasted(result: DemoResult, monkeypatch: pytest.MonkeyPatch) -> None:
     """A data folder with a space is quoted, and the default folder needs no option."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert "tailspan up --data '/data folder' " in printed(result)
+    assert "  tailspan up --data '/data folder'\n" in unpadded(result)
     default = replace(result.options, data=DEFAULT_DATA.absolute())
-    assert "tailspan up  " in printed(replace(result, options=default))
+    assert "  tailspan up\n" in unpadded(replace(result, options=default))
+
+
+def test_the_next_commands_exist(result: DemoResult) -> None:
+    """Every command that is proposed is one of tailspan's."""
+    proposed = [line.split()[1] for line in next_commands(result).splitlines() if line.startswith("  ")]
+    assert {"up", "stages", "preemption"} <= set(proposed) <= COMMANDS.keys()
+
+
+def test_what_the_scheduler_did_is_told(result: DemoResult) -> None:
+    """Batches, chunked prefills, prefix-cache hits and evictions each have their numbers."""
+    text = printed(result)
+    assert "vLLM 0.32.0 made 392 steps with 4.9 requests on average and 12 at most; 80 of them" in text
+    assert "Up to 15 requests waited, and the KV cache was up to 97 % full." in text
+    assert "Of 7,815 prompt tokens 832 (11 %) came from the prefix cache; 33 of 100 prompts were computed in" in text
+    assert "5 of 100 requests, 6 times in all." in text
+
+
+def test_a_scheduler_with_nothing_to_tell_claims_nothing(result: DemoResult) -> None:
+    """Without chunks, evictions or a known cache the sentences say so, and no eviction is offered to look at."""
+    quiet = replace(SCHEDULING, kv_usage_max_ratio=0.0, chunked_prompts=0, evictions=0, evicted_requests=0)
+    found = replace(result, reports=replace(result.reports, scheduling=quiet))
+    text = printed(found)
+    assert "every prompt was computed in one step." in text
+    assert "No request was evicted." in text
+    assert "KV cache" not in text
+    assert "tailspan preemption" not in text
 
 
 def test_a_command_that_the_shell_does_not_find_is_shown_with_its_path(
@@ -99,4 +146,6 @@ def test_json_carries_what_machines_ask_for(result: DemoResult) -> None:
     assert found["client_agreement"]["ttft_ratio_p99"] == found["client_agreement"]["e2e_ratio_p99"] == 0.015
     assert found["client_agreement"]["holds"] is False
     assert found["diagnosis"] == "queue is 71 % of it."
+    assert found["engine"]["name"] == "vLLM 0.32.0"
+    assert found["engine"]["evictions"] == 6
     assert {"stages", "slowest", "load", "data", "window"} <= found.keys()

@@ -72,6 +72,9 @@ def test_a_changed_requirement_installs_again(checkout: Path, changed: str) -> N
 def test_targets_pass_their_arguments_on(checkout: Path) -> None:
     """ARGS and ONLY reach the demo, the tests and the benchmarks."""
     assert "tailspan demo --requests 7" in make(checkout, "-n", "demo", "ARGS=--requests 7").stdout
+    vllm = ".venv-vllm/bin/tailspan demo --engine vllm --requests 7"
+    assert vllm in make(checkout, "-n", "demo", "ENGINE=vllm", "ARGS=--requests 7").stdout
+    assert ".venv-vllm/bin/python -m pytest tests/vllm -k x" in make(checkout, "-n", "test-vllm", "ARGS=-k x").stdout
     assert "loadfile tests/demo" in make(checkout, "-n", "test", "ARGS=tests/demo").stdout
     assert "benchmarks --only recorder" in make(checkout, "-n", "bench", "ONLY=recorder").stdout
     assert "--only" not in make(checkout, "-n", "bench").stdout
@@ -80,7 +83,7 @@ def test_targets_pass_their_arguments_on(checkout: Path) -> None:
 def test_help_names_the_targets(checkout: Path) -> None:
     """`make` alone explains what there is."""
     text = make(checkout).stdout
-    assert all(f"make {target}" in text for target in ("demo", "test", "lint", "bench"))
+    assert all(f"make {target}" in text for target in ("demo", "test", "test-vllm", "lint", "bench"))
 
 
 def test_the_continuous_check_can_be_run(root: Path) -> None:

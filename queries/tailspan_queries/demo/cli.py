@@ -14,6 +14,7 @@ import click
 from tailspan.cli import run_click
 from tailspan.errors import UserError
 from tailspan_queries import console
+from tailspan_queries.demo.engines import DEFAULT_ENGINE, ENGINES
 from tailspan_queries.demo.model import ModelError
 from tailspan_queries.demo.processes import ProgramError, interrupt_on_termination
 from tailspan_queries.demo.progress import Progress
@@ -21,6 +22,8 @@ from tailspan_queries.demo.session import DemoResult, Options, run_demo
 from tailspan_queries.demo.view import DEFAULT_DATA, demo_json, render_demo
 
 REQUESTS, RATE_PER_S, SEED = 100, 2.0, 1
+LOG_LINES = 25
+"""How much of a log is printed when its program failed."""
 
 
 @click.command("demo")
@@ -45,21 +48,28 @@ REQUESTS, RATE_PER_S, SEED = 100, 2.0, 1
     envvar="TAILSPAN_DATA",
     help="Folder for the spans and the logs; it is kept.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(tuple(ENGINES)),
+    default=DEFAULT_ENGINE,
+    show_default=True,
+    help="What serves the model; vllm: the one of this Python environment.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def command(requests: int, rate: float, seed: int, data: Path, as_json: bool) -> int:
+def command(requests: int, rate: float, seed: int, data: Path, engine: str, as_json: bool) -> int:
     """Trace SmolLM2-135M under a bursty load and show where each request's time went.
 
     Prepares the model on the first run, starts a collector and a model server on free ports, sends the load, compares
     every trace with the client's own clock, and stops whatever it started. The spans stay in the data folder.
     """
-    options = Options(requests, rate, seed, data.absolute())
+    options = Options(requests, rate, seed, data.absolute(), engine)
     _make_folder(options.data)
     progress = Progress(console.console(sys.stderr), quiet=as_json)
     try:
         with interrupt_on_termination():
             result = run_demo(options, progress)
     except (ProgramError, ModelError) as error:
-        sys.stderr.write(f"tailspan: failed: {error}\n")
+        _explain(error)
         return 1
     _show(result, as_json)
     return 0 if result.agreement.exactly_one_trace == result.agreement.requests and not result.errors else 1
@@ -77,6 +87,12 @@ def _make_folder(data: Path) -> None:
         raise UserError(
             f"the data folder {data} cannot be made ({error.strerror})", "Name another one with --data or TAILSPAN_DATA"
         ) from error
+
+
+def _explain(error: ProgramError | ModelError) -> None:
+    sys.stderr.write(f"tailspan: failed: {error}\n")
+    if isinstance(error, ProgramError):
+        sys.stderr.writelines(f"  | {line}\n" for line in error.lines[-LOG_LINES:])
 
 
 def _show(result: DemoResult, as_json: bool) -> None:

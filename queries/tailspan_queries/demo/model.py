@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import util
 from pathlib import Path
 
 from tailspan.errors import UserError
@@ -28,6 +29,7 @@ FORMAT = 1
 NAME = "SmolLM2-135M-Instruct"
 """The folder's own name is what the server calls the model, so it is the model's."""
 MANIFEST = "manifest.json"
+CONVERTER_NEEDS = ("accelerate", "gguf", "torch", "transformers")
 NEEDED_BYTES = 1_000_000_000
 CONVERT_SECONDS = 900
 TOTAL_STEPS = len(STEPS) + 2
@@ -48,6 +50,7 @@ def prepare_model(step: Step = lambda _done, _text: None, cache: Path | None = N
     if is_intact(target):
         step(TOTAL_STEPS, "model is ready")
         return target
+    _check_packages()
     target.parent.mkdir(parents=True, exist_ok=True)
     _check_space(models)
     with tempfile.TemporaryDirectory(prefix=".preparing-", dir=models) as scratch:
@@ -122,6 +125,15 @@ def _put_in_place(built: Path, target: Path) -> None:
     except OSError:
         if not is_intact(target):  # another process was faster: its folder serves as well
             raise
+
+
+def _check_packages() -> None:
+    missing = [name for name in CONVERTER_NEEDS if util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"preparing the model needs {' and '.join(missing)}, which this Python environment does not have",
+            f"Run: pip install {' '.join(missing)}",
+        )
 
 
 def _check_space(folder: Path) -> None:

@@ -4,13 +4,14 @@ Each runs in a session of its own with its output in a log file, and with a rand
 children inherit, wherever they go. Leaving the `with` block stops what still runs: first a SIGTERM to the program
 itself, then, when it has ended or its time is up, SIGKILL to every process that carries the mark.
 
-Errors: `ProgramError` names the program, how it ended and its log with the last line of it.
+Errors: `ProgramError` names the program, how it ended and its log with what it said last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -31,12 +32,23 @@ USER_ERROR, USER_ERROR_PREFIX = 2, "tailspan: error: "
 STOPPED = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
 """Exit codes of a program that was asked to end."""
 MARK = "TAILSPAN_DEMO_MARK"
+LOG_PREFIX = re.compile(
+    r"(\(\w+ pid=\d+\) *)*((?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]+)?([-\d]+ [:\d]+ \[[^]]*\] +)?"
+)
+"""What stands before the message in a line of a server's log."""
+EXCEPTION = re.compile(r"[\w.]*(Error|Exception): ")
+"""How the last line of a traceback begins."""
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 POLL_S = 0.1
 REAP_S = 10.0
 
 
 class ProgramError(Exception):
-    """A program of the demo failed; the message is one line and names its log."""
+    """A program of the demo failed; the message is one line and names its log, `lines` are from that log."""
+
+    def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.lines = lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +70,23 @@ class Program:
         if code == USER_ERROR and line.startswith(USER_ERROR_PREFIX):
             what, _, remedy = line.removeprefix(USER_ERROR_PREFIX).partition(". ")
             raise UserError(what, remedy)
-        raise ProgramError(f"{self.name} ended with {describe_exit(code)}: {line} (log: {self.log})")
+        raise self.ended(code)
 
     def check_stopped(self) -> None:
         """Raise ProgramError if it ended in another way than a SIGTERM asks for."""
         code = self.process.returncode
         if code not in STOPPED:
-            raise ProgramError(f"{self.name} ended with {describe_exit(code)}: {last_line(self.log)} (log: {self.log})")
+            raise self.ended(code)
+
+    def ended(self, code: int) -> ProgramError:
+        """Return the error for an end that nobody asked for. What it raised tells more than what it printed last."""
+        lines = read_lines(self.log) if code < 0 else lines_to_exception(self.log)
+        return self.failure(f"ended with {describe_exit(code)}", lines)
+
+    def failure(self, what: str, lines: Sequence[str]) -> ProgramError:
+        """Return the error that says what happened and quotes the last of these lines of the log."""
+        said = message(lines[-1]) if lines else "no output"
+        return ProgramError(f"{self.name} {what}: {said} (log: {self.log})", lines)
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `ready()`; raise ProgramError if the program ends or takes too long."""
@@ -72,9 +94,7 @@ class Program:
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                raise ProgramError(
-                    f"{self.name} was not ready after {timeout_s:.0f} s: {last_line(self.log)} (log: {self.log})"
-                )
+                raise self.failure(f"was not ready after {timeout_s:.0f} s", read_lines(self.log))
             time.sleep(POLL_S)
 
     def stop(self) -> int | None:
@@ -195,8 +215,30 @@ def describe_exit(code: int) -> str:
 
 def last_line(log: Path) -> str:
     """Return the last line of a log that says something."""
+    return next(reversed(read_lines(log)), "no output").strip()
+
+
+def lines_to_exception(log: Path) -> list[str]:
+    """Return a log up to its last exception, all of it without one.
+
+    An exception that only points to another one above it, as vLLM's first process raises, is passed over.
+    """
+    lines = read_lines(log)
+    for index in range(len(lines) - 1, -1, -1):
+        if EXCEPTION.match(message(lines[index])) and "root cause above" not in lines[index]:
+            return lines[: index + 1]
+    return lines
+
+
+def read_lines(log: Path) -> list[str]:
+    """Return the lines of a log that say something, without colours."""
     try:
-        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+        text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "no log"
-    return next((line for line in reversed(lines) if line), "no output")
+        return ["no log"]
+    return [line.rstrip() for line in COLOUR.sub("", text).splitlines() if line.strip()]
+
+
+def message(line: str) -> str:
+    """Return a log line without process, level, time and place."""
+    return LOG_PREFIX.sub("", line, count=1).strip()

@@ -10,6 +10,10 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
+
+WIDTH = 50
+"""Characters of what happens now: a server's log line may be long."""
 
 
 class Progress:
@@ -33,7 +37,11 @@ class Progress:
                 SpinnerColumn(),
                 TextColumn("{task.fields[phase]:<13}"),
                 BarColumn(24),
-                TextColumn("{task.description}"),
+                TextColumn(
+                    "{task.description}",
+                    markup=False,
+                    table_column=Column(no_wrap=True, overflow="ellipsis", max_width=WIDTH),
+                ),
                 TimeElapsedColumn(),
                 console=self.console,
                 transient=True,

@@ -1,4 +1,4 @@
-"""The model server of the demo: `tailspan run -- transformers serve`, sized for a CPU.
+"""The model server of the demo, under tracing: an engine's own command, sized for where it runs.
 
 Out:    a running server that has answered warm-up requests; those carry the W3C flag "not sampled", so that they are
         in no trace and no number.
@@ -8,22 +8,37 @@ Errors: `ProgramError` with the log's path.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailspan_queries.demo.client import Target
-from tailspan_queries.demo.processes import Program, answers, clean_environment, running, script
+from tailspan_queries.demo.processes import (
+    LOG_PREFIX,
+    Program,
+    answers,
+    clean_environment,
+    message,
+    read_lines,
+    running,
+)
 
 HOST = "127.0.0.1"
-READY_S = 180.0
 STOP_S = 60.0
+SERVER_LOG = "server.log"
 SERVICE = "tailspan-demo"
-BLOCK_TOKENS, BLOCKS, BATCH_TOKENS = 256, 12, 256
-"""Tokens a page, pages, and tokens a step of the KV cache. A page holds a whole request of the demo's size, so that
-twelve run at once, the others wait in the queue, and hardly any is evicted; more at once only make steps longer.
-Without sizes the server measures the free memory, which takes more than a minute on a CPU."""
 FAST_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How one engine serves a model: `command` takes what clients call the model, and the port."""
+
+    title: str
+    command: Callable[[str, int], list[str]]
+    environment: Mapping[str, str]
+    ready_s: float
+    usual_start: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +50,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: Path, port: int, otlp_port: int, logs: Path) -> Iterator[Server]:
-    """Serve the model of the folder `model` under tracing for the length of the `with` block."""
+def serving(
+    engine: Engine, model: Path, port: int, otlp_port: int, logs: Path, starting: Callable[[str], None] = lambda _: None
+) -> Iterator[Server]:
+    """Serve the model of the folder `model` for the length of the `with` block.
+
+    Until it answers, `starting` is called again and again with what its log says last.
+    """
     environment = clean_environment(
         OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{HOST}:{otlp_port}",
         OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
@@ -44,32 +64,27 @@ def serving(model: Path, port: int, otlp_port: int, logs: Path) -> Iterator[Serv
         TAILSPAN_EXIT_TIMEOUT="30",
         HF_HUB_OFFLINE="1",
         TOKENIZERS_PARALLELISM="false",
-        # One thread computes and one core is left for everything else; more threads only wait for each other.
-        OMP_NUM_THREADS="1",
+        **engine.environment,
     )
-    command = [script("tailspan"), "run", "--", *serve_command(model.name, port)]
-    log = logs / "server.log"
+    log = logs / SERVER_LOG
     # Started beside the model's folder, the server calls the model by the folder's name and not by a long path.
-    with running("the model server", command, log, environment, folder=model.parent, stop_s=STOP_S) as program:
-        program.wait_until(lambda: answers(f"http://{HOST}:{port}/health"), READY_S)
+    with running(
+        "the model server", engine.command(model.name, port), log, environment, folder=model.parent, stop_s=STOP_S
+    ) as program:
+
+        def ready() -> bool:
+            starting(milestone(read_lines(log)))
+            return answers(f"http://{HOST}:{port}/health")
+
+        program.wait_until(ready, engine.ready_s)
         yield Server(Target(HOST, port, model.name), program)
 
 
-def serve_command(model: str, port: int) -> list[str]:
-    """Return the command line of `transformers serve`."""
-    return [
-        script("transformers"),
-        "serve",
-        model,
-        "--device=cpu",
-        f"--dtype={fastest_dtype()}",
-        "--continuous-batching",
-        f"--cb-block-size={BLOCK_TOKENS}",
-        f"--cb-num-blocks={BLOCKS}",
-        f"--cb-max-batch-tokens={BATCH_TOKENS}",
-        f"--host={HOST}",
-        f"--port={port}",
-    ]
+def milestone(lines: Sequence[str]) -> str:
+    """Return what a server that starts said last of its own way; warnings sound as if it had failed."""
+    prefixes = ((LOG_PREFIX.match(line), line) for line in reversed(lines))
+    said = (message(line) for prefix, line in prefixes if prefix and prefix["level"] == "INFO")
+    return next(said, "load its packages")
 
 
 def fastest_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

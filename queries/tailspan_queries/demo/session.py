@@ -11,21 +11,21 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from importlib import resources
+from functools import partial
 from pathlib import Path
 
-from tailspan_queries import catalog
 from tailspan_queries.client import Client, connect
 from tailspan_queries.demo.agreement import Agreement, TracedRequest, compare
 from tailspan_queries.demo.client import Observation
 from tailspan_queries.demo.collector import collecting
 from tailspan_queries.demo.driver import send_load
+from tailspan_queries.demo.engines import DEFAULT_ENGINE, ENGINES
 from tailspan_queries.demo.load import Job
 from tailspan_queries.demo.model import TOTAL_STEPS, prepare_model
-from tailspan_queries.demo.processes import Program, ProgramError, free_ports
+from tailspan_queries.demo.processes import Program, ProgramError, free_ports, read_lines
 from tailspan_queries.demo.progress import Progress
-from tailspan_queries.demo.reports import Reports, read_reports
-from tailspan_queries.demo.server import SERVICE, Server, serving
+from tailspan_queries.demo.reports import Reports, read_reports, run_query
+from tailspan_queries.demo.server import SERVER_LOG, SERVICE, Server, serving
 from tailspan_queries.demo.workload import PlannedRequest, plan_load
 from tailspan_queries.times import Window
 
@@ -43,6 +43,7 @@ class Options:
     rate_per_s: float
     seed: int
     data: Path
+    engine: str = DEFAULT_ENGINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class DemoResult:
     """Everything the demo shows."""
 
     options: Options
+    engine: str
     window: Window
     agreement: Agreement
     reports: Reports
@@ -59,6 +61,7 @@ class DemoResult:
 
 def run_demo(options: Options, progress: Progress) -> DemoResult:
     """Run the demo once."""
+    engine = ENGINES[options.engine]()
     with progress.phase("model", TOTAL_STEPS) as step:
         model = prepare_model(lambda done, text: step(done, text))
     logs = options.data / "demo"
@@ -68,9 +71,11 @@ def run_demo(options: Options, progress: Progress) -> DemoResult:
         with progress.phase("collector") as step:
             collector = stack.enter_context(collecting(options.data, logs))
         with ExitStack() as served:
+            progress.note(f"{engine.title} takes {engine.usual_start} to start; its log: {logs / SERVER_LOG}")
             with progress.phase("model server") as step:
                 (port,) = free_ports(1)
-                server = served.enter_context(serving(model, port, collector.otlp_port, logs))
+                serve = serving(engine, model, port, collector.otlp_port, logs, partial(step, 0))
+                server = served.enter_context(serve)
                 warm_up(server, (collector.program,))
             since_ns = time.time_ns()
             observations, load_s = drive(server, plan, (collector.program,), progress)
@@ -87,6 +92,7 @@ def run_demo(options: Options, progress: Progress) -> DemoResult:
                 database.close()
     return DemoResult(
         options=options,
+        engine=engine.title,
         window=window,
         agreement=compare(observations, traced),
         reports=reports,
@@ -101,7 +107,8 @@ def warm_up(server: Server, needed: Sequence[Program]) -> None:
     seen = send_load(Job(server.target, plan, sampled=False), (*needed, server.program))
     failed = [observation.error for observation in seen if observation.error]
     if failed:
-        raise ProgramError(f"the model server does not answer: {failed[0]} (log: {server.program.log})")
+        log = server.program.log
+        raise ProgramError(f"the model server does not answer: {failed[0]} (log: {log})", read_lines(log))
 
 
 def drive(
@@ -139,7 +146,5 @@ def await_traces(
 
 def read_requests(database: Client, window: Window) -> list[TracedRequest]:
     """Read the demo's requests of the window with their stages."""
-    text = (resources.files(__package__) / "requests.sql").read_text(encoding="utf-8")
-    query = catalog.parse("demo/requests", text)
-    rows = database.execute(query, {**window.parameters, "service": SERVICE}).records()
+    rows = run_query(database, "requests", {**window.parameters, "service": SERVICE})
     return [TracedRequest(**{**row, "stages": tuple(map(tuple, row["stages"]))}) for row in rows]

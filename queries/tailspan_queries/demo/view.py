@@ -1,9 +1,9 @@
-"""What the demo prints: the stage table, the slowest trace, the proof against the client's clock, and what to do next.
+"""What the demo prints: the stages, the scheduler's work, the slowest trace, the proof, and what to do next.
 
 JSON, stable: `requests`, `failed`, `traces`, `exactly_one_trace`, `unattributed_ratio` {p50, p99}, `client_agreement`
 {ttft_ratio_p99, e2e_ratio_p99, holds, ttft, e2e, ...} and the rest of `Agreement`; `stages`, `tail`, `diagnosis`,
-`cautions` as in `tailspan stages --format json`; `slowest` as in `tailspan trace --format json`; `load` (how it was
-made) and `data` (where the spans are).
+`cautions` as in `tailspan stages --format json`; `slowest` as in `tailspan trace --format json`; `engine` (its name and
+what its scheduler did, the columns of `scheduling.sql`); `load` (how it was made) and `data` (where the spans are).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from rich.text import Text
 from tailspan_queries import units
 from tailspan_queries.demo.agreement import LIMIT_NS, LIMIT_RATIO, Agreement, Comparison
 from tailspan_queries.demo.processes import script
+from tailspan_queries.demo.scheduling_view import scheduling_sentences
 from tailspan_queries.demo.session import DemoResult
 from tailspan_queries.stages_view import render_stages, stages_json
 from tailspan_queries.traces_view import render_trace, trace_json
@@ -33,6 +35,8 @@ def render_demo(result: DemoResult, width: int) -> RenderableType:
     """Return everything that a person sees at the end of the demo."""
     parts: list[RenderableType] = [Text("\nWhere the time of the requests went", style="bold underline")]
     parts.append(render_stages(result.reports.stages))
+    parts.append(Text("\nWhat the engine did", style="bold underline"))
+    parts += [Text(sentence) for sentence in scheduling_sentences(result.engine, result.reports.scheduling)]
     if result.reports.slowest is not None:
         parts += [Text("\nThe slowest request", style="bold underline"), render_trace(result.reports.slowest, width)]
     parts += [Text("\nThe client's clock against the traces", style="bold underline"), proof(result.agreement)]
@@ -109,11 +113,16 @@ def next_commands(result: DemoResult) -> str:
     data = "" if result.options.data == DEFAULT_DATA.absolute() else f" --data {shlex.quote(str(result.options.data))}"
     tailspan = command_name()
     lines = [
-        f"The spans are kept in {result.options.data}. To look at them again:",
-        f"  {tailspan} up{data}          # leave it running; then, in another terminal:",
+        f"The spans are kept in {result.options.data}. To look at them again, leave this running:",
+        f"  {tailspan} up{data}",
+        "and, in another terminal:",
         f"  {tailspan} stages {since}",
         f"  {tailspan} slowest {since}",
+        f"  {tailspan} interference {since}",
+        f"  {tailspan} engine {since}",
     ]
+    if result.reports.scheduling.evictions:
+        lines.append(f"  {tailspan} preemption {since}")
     if result.reports.slowest is not None:
         lines.append(f"  {tailspan} trace {result.reports.slowest.trace_id}")
     return "\n".join(lines)
@@ -139,6 +148,7 @@ def demo_json(result: DemoResult) -> dict[str, Any]:
         "diagnosis": report["diagnosis"],
         "cautions": report["cautions"],
         "slowest": trace_json(result.reports.slowest) if result.reports.slowest else None,
+        "engine": {"name": result.engine, **asdict(result.reports.scheduling)},
         "load": {
             "seed": result.options.seed,
             "rate_per_s": result.options.rate_per_s,
