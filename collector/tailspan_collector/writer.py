@@ -62,6 +62,7 @@ class Writer:
         """
         deadline = time.monotonic() + timeout
         self._draining.set()
+        self._spool.wake()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._stop.set()
@@ -87,7 +88,7 @@ class Writer:
     def _next_batch(self) -> Batch | None:
         with self._turn:
             if not self._draining.is_set():
-                if not self._spool.wait_unfrozen(1, timeout=0.2):
+                if not self._spool.wait_unfrozen(self._draining.is_set):
                     return None
                 self._collect()
             try:

@@ -51,7 +51,7 @@ class Services:
         await self._health.enter_graceful_shutdown()
 
     async def _follow(self) -> None:
-        failed = False
+        failed, told = False, None
         while True:
             try:
                 status, failed = (_SERVING if self._ready() else _NOT_SERVING), False
@@ -59,8 +59,10 @@ class Services:
                 if not failed:
                     _LOG.exception("readiness cannot be read")
                 status, failed = _NOT_SERVING, True
-            for name in _SERVICES:
-                await self._health.set(name, status)
+            if status != told:
+                for name in _SERVICES:
+                    await self._health.set(name, status)
+                told = status
             await asyncio.sleep(_EVERY_S)
 
 

@@ -139,11 +139,16 @@ class Spool:
         with self._changed:
             return self._batches.unfrozen_bytes
 
-    def wait_unfrozen(self, least: int, timeout: float) -> bool:
-        """Wait until `least` bytes are in no batch or the spool closes; return whether there is anything to freeze."""
+    def wait_unfrozen(self, enough: Callable[[], bool]) -> bool:
+        """Wait until there is something to freeze, or `enough`, asked at each `wake`; return whether there is."""
         with self._changed:
-            self._changed.wait_for(lambda: self._batches.unfrozen_bytes >= least or self._log.closing, timeout)
+            self._changed.wait_for(lambda: self._batches.has_more or enough())
             return self._batches.has_more
+
+    def wake(self) -> None:
+        """Let those that wait look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def freeze(self, most_bytes: int) -> Batch | None:
         """Decide the next batch, durably; see `Batches.freeze`."""
