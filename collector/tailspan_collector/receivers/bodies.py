@@ -7,12 +7,13 @@ once it has had a second. Units: seconds. Used in one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from tailspan_collector.receivers.refusals import Slow
 
 _LEAST_S = 1.0
+T = TypeVar("T")
 
 
 class Bodies:
@@ -24,9 +25,8 @@ class Bodies:
         self._unhurried: dict[asyncio.Timeout, float] = {}
         """Time limits of those under way, oldest first, with the time when each began."""
 
-    @asynccontextmanager
-    async def receive(self) -> AsyncIterator[None]:
-        """Hold a place while a body is read.
+    async def receive(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read a body, which holds a place meanwhile.
 
         Raises:
             Slow: it did not come in time.
@@ -38,7 +38,7 @@ class Bodies:
                 async with self._places:
                     self._unhurried[limit] = asyncio.get_running_loop().time()
                     try:
-                        yield
+                        return await read()
                     finally:
                         self._unhurried.pop(limit, None)
         except TimeoutError:

@@ -173,8 +173,7 @@ class _Export:
     async def _receive(self, context: Any) -> bytes:
         if self._tokens is not None:
             authenticate(context, self._tokens)
-        async with self._bodies.receive():
-            body = await context.read()
+        body = await self._bodies.receive(context.read)
         if not isinstance(body, bytes):  # gRPC's core has answered already
             raise TooLarge(f"the request is larger than {self._limit} bytes, or there is none")
         return body
