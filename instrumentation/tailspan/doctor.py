@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import socket
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,11 @@ from tailspan.patching import check, installed
 from tailspan.recorder.reader import RingReader
 from tailspan.settings import Settings
 from tailspan.version import __version__
+
+
+INDENT = 19
+WIDTH = 120 - INDENT
+"""Of the text beside mark and subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,8 @@ def doctor(argv: list[str]) -> int:
     for finding in examine() if url is None else _examine_collector(url):
         wrong += bool(finding.remedy)
         mark = "!!" if finding.remedy else "ok"
-        print(f"{mark}  {finding.subject:<14} {finding.text}")  # noqa: T201
+        text = textwrap.fill(finding.text, WIDTH, subsequent_indent=" " * INDENT, break_long_words=False)
+        print(f"{mark}  {finding.subject:<14} {text}")  # noqa: T201
         if finding.remedy:
             print(f"    {'':<14} -> {finding.remedy}")  # noqa: T201
     return 2 if wrong else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailspan.cli import COMMANDS
+from tailspan.engines import ENGINES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -75,3 +76,11 @@ def test_the_readme_shows_the_two_commands() -> None:
     code = code_of(ROOT / "README.md")
     assert "make demo" in code
     assert "make test" in code
+
+
+def test_the_support_tables_are_those_of_the_code(root: Path) -> None:
+    """Every line that `tailspan doctor` prints about an engine stands in docs/SUPPORT.md, with its state and note."""
+    page = (root / "docs" / "SUPPORT.md").read_text(encoding="utf-8")
+    for engine in ENGINES.values():
+        for line in engine.SUPPORT:
+            assert f"| {line.what} | {line.state} | {line.note} |\n" in page

@@ -174,7 +174,7 @@ class Joiner:
             idle_ns = None
             if engine.last_end_ns is not None and self._had_work(step.engine, engine.last_end_ns):
                 idle_ns = max(0, step.begin_ns - engine.last_end_ns)
-            engine.last_end_ns = step.end_ns
+            engine.last_end_ns, engine.last_number = step.end_ns, max(step.number, engine.last_number)
             finished.append(FinishedStep(step, engine, self._changes_of(step), idle_ns))
         return finished
 
@@ -216,10 +216,22 @@ class Joiner:
             engine = self.engines[name] = EngineState(name)
         return engine
 
+    def _change(self, record: Record, event: str) -> None:
+        # A step that is already told of takes no more changes; the next one tells of what ended since.
+        number = max(record.a, self._engine(record.name).last_number + 1)
+        self._changes[record.name, number].append((record.key, event))
+
     def _join(self, request: RequestState, record: Record) -> None:
         request.engine = record.name
         samples_token = bool(record.flags & layout.SAMPLES_TOKEN)
-        request.memberships.append(Membership(record.a, record.b, record.c, samples_token=samples_token))
+        is_next_call = request.finish_ns is not None
+        last = request.memberships[-1] if request.memberships else None
+        if is_next_call and last is not None and last.leave_ns is None:
+            last.leave_step, last.leave_ns = request.finish_step, request.finish_ns
+        request.finish_step = request.finish_ns = None
+        request.memberships.append(
+            Membership(record.a, record.b, record.c, samples_token=samples_token, is_next_call=is_next_call)
+        )
         self._changes[record.name, record.a].append((record.key, "join"))
 
     def _sampled(self, step: Step) -> None:
@@ -237,17 +249,18 @@ class Joiner:
         _expect_no_token(request)
         if request.memberships:
             request.memberships[-1].leave_step, request.memberships[-1].leave_ns = record.a, record.b
-        self._changes[record.name, record.a].append((record.key, "leave"))
+        self._change(record, "leave")
 
     def _finish(self, request: RequestState, record: Record) -> None:
         _expect_no_token(request)
         request.engine = record.name
         request.finish_step, request.finish_ns = record.a, record.b
         if record.c:
-            request.attributes[attr.GEN_AI_OUTPUT_TOKENS] = record.c
+            request.output_tokens += record.c
+            request.attributes[attr.GEN_AI_OUTPUT_TOKENS] = request.output_tokens
         request.prefill_steps, request.was_aborted = record.d, bool(record.flags & layout.ABORTED)
         if request.memberships:
-            self._changes[record.name, record.a].append((record.key, "finish"))
+            self._change(record, "finish")
 
     def _end(self, request: RequestState, record: Record) -> None:
         request.end_ns = record.a

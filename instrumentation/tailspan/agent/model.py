@@ -32,6 +32,8 @@ class Membership:
     leave_ns: int | None = None
     first_token_step: int | None = None
     samples_token: bool = False
+    is_next_call: bool = False
+    """Whether the request had finished in the engine before: its caller gave it another prompt."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,8 @@ class RequestState:
     finish_step: int | None = None
     finish_ns: int | None = None
     prefill_steps: int = 0
+    output_tokens: int = 0
+    """Of all its calls of the engine."""
     was_aborted: bool = False
     """Whether the engine was told to give it up, by its caller or because a stop string ended it."""
     first_chunk_ns: int | None = None
@@ -83,3 +87,4 @@ class EngineState:
     """The process that records its steps."""
     steps: dict[int, Step] = field(default_factory=dict)
     last_end_ns: int | None = None
+    last_number: int = 0

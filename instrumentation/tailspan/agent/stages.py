@@ -137,7 +137,9 @@ def _in_engine(cut: _Cutter, request: RequestState, end_ns: int, timeline: Timel
         return
     cut.until("queue", request.memberships[0].join_ns, 0)
     for number, membership in enumerate(request.memberships):
-        if number:
+        if membership.is_next_call:
+            cut.skip_to(membership.join_ns)  # what its caller did in between is not known
+        elif number:
             cut.until("preempted", membership.join_ns, 0)
         leave_ns = membership.leave_ns if membership.leave_ns is not None else finish_ns
         first_token_ns = request.first_token_ns

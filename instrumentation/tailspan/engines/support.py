@@ -10,7 +10,9 @@ NOT_TESTED: Final = "not tested"
 """Expected to work; nothing here has run it."""
 AS_A_WHOLE: Final = "without stages"
 """Recorded as one request or stage, without the parts of it."""
-STATES: Final = (TESTED, AS_A_WHOLE, NOT_TESTED)
+NOT_TRACED: Final = "not traced"
+"""Left out on purpose: it counts in the steps only."""
+STATES: Final = (TESTED, AS_A_WHOLE, NOT_TESTED, NOT_TRACED)
 
 
 class Supported(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tailspan.engines import transformers_batching, transformers_generate, transformers_serve, transformers_text
 from tailspan.engines.support import NOT_TESTED, TESTED, Supported
-from tailspan.patching import Patcher
+from tailspan.patching import Patcher, installed, of_version
 
 NAME = "transformers"
 DISTRIBUTIONS: tuple[str, ...] = (NAME,)
@@ -30,5 +30,5 @@ TARGETS = (
 
 
 def patcher() -> Patcher:
-    """Return the patcher of all targets, not yet applied."""
-    return Patcher(NAME, TARGETS)
+    """Return the patcher of the targets of the installed version, not yet applied."""
+    return Patcher(NAME, of_version(TARGETS, installed(DISTRIBUTIONS)))

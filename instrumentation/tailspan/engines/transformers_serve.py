@@ -88,7 +88,7 @@ TARGETS = (
     Target(f"{_SERVING}.chat_completion", "ChatCompletionHandler.handle_request", _handle, _RECEIVE),
     Target(f"{_SERVING}.completion", "CompletionHandler.handle_request", _handle, _RECEIVE),
     Target(f"{_SERVING}.response", "ResponseHandler.handle_request", _handle, _RECEIVE),
-    Target(f"{_SERVING}.systemone", "SystemOneHandler.handle_request", _handle, _RECEIVE),
+    Target(f"{_SERVING}.systemone", "SystemOneHandler.handle_request", _handle, _RECEIVE, "5.20"),
     Target(f"{_SERVING}.transcription", "TranscriptionHandler.handle_request", _handle, _RECEIVE),
     Target(_UTILS, "GenerateManager.generate_streaming", _generate, "queue of sequential generation"),
     Target(_UTILS, "GenerateManager.generate_non_streaming", _generate, "queue of sequential generation"),

@@ -1,15 +1,15 @@
 """vLLM V1: `vllm serve`, `AsyncLLM` and `LLM`, in however many processes they run.
 
-One table of targets, whose parts stand beside what they record: `vllm_serve` (endpoints), `vllm_calls` (renderers,
-tokenizer, input and output processor: the API process) and `vllm_scheduler` (the engine core's process). HTTP is
-`tailspan.asgi`. vLLM loads `register` in each of its processes (entry point group `vllm.general_plugins`), before it
-makes any of these objects.
+One table of targets, whose parts stand beside what they record: `vllm_serve` (endpoints), `vllm_prompts` (chat
+template, tokenizer), `vllm_calls` (input and output processor: the API process) and `vllm_scheduler` (the engine core's
+process). HTTP is `tailspan.asgi`. vLLM loads `register` in each of its processes (entry point group
+`vllm.general_plugins`), before it makes any of these objects.
 """
 
 from __future__ import annotations
 
 from tailspan.engines import vllm_calls, vllm_scheduler, vllm_serve
-from tailspan.engines.support import AS_A_WHOLE, TESTED, Supported
+from tailspan.engines.support import AS_A_WHOLE, NOT_TESTED, NOT_TRACED, TESTED, Supported
 from tailspan.guard import logger
 from tailspan.patching import Patcher, installed, of_version
 
@@ -21,11 +21,22 @@ SUPPORT: tuple[Supported, ...] = (
     Supported("API server, engine core and worker in processes of their own", TESTED),
     Supported("LLM with all of it in one process", TESTED),
     Supported("AsyncLLM in a program of one's own", TESTED),
-    Supported("asynchronous scheduling", TESTED),
+    Supported("several API servers, data parallel", TESTED, "`--api-server-count 2 --data-parallel-size 2`"),
+    Supported("tensor parallel", TESTED, "`--tensor-parallel-size 3`"),
     Supported("chunked prefill, prefix cache, preemption", TESTED),
-    Supported("n > 1, stop strings, structured outputs, priorities", TESTED),
-    Supported("embeddings and pooling", TESTED),
+    Supported("n > 1, stop strings, structured outputs, priorities, LoRA", TESTED),
+    Supported("n-gram speculation", TESTED, "gaps between tokens count steps"),
+    Supported("embeddings", TESTED),
+    Supported("embedded prompts", TESTED),
     Supported("beam search", AS_A_WHOLE, "one `decode`; its sequences count in the steps only"),
+    Supported("asynchronous scheduling", NOT_TESTED, "vLLM's scheduler for it was, with a made-up model: CPU has none"),
+    Supported("GPU model runners", NOT_TESTED, "no GPU was at hand; the hooks are in the scheduler, not in a runner"),
+    Supported("pipeline parallel", NOT_TESTED, "vLLM fails on CPU; a gap would count each step, not each token's"),
+    Supported("multi-modal prompts", NOT_TESTED, "no model at hand"),
+    Supported("classify, score, token_embed, transcriptions", NOT_TESTED),
+    Supported("draft models, EAGLE", NOT_TESTED),
+    Supported("disaggregated prefill, KV connectors", NOT_TESTED),
+    Supported("streaming input sessions", NOT_TRACED),
 )
 
 TARGETS = (*vllm_serve.TARGETS, *vllm_calls.TARGETS, *vllm_scheduler.TARGETS)

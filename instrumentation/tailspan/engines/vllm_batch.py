@@ -11,66 +11,25 @@ A step is known by its `SchedulerOutput`: with asynchronous scheduling the next 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tailspan import attributes as attr
 from tailspan.engines import vllm_marks
+from tailspan.engines.vllm_sequences import (
+    Member,
+    Plan,
+    Sequence,
+    delivers,
+    is_complete,
+    kv_usage_ratio,
+    resumed_ids,
+    waiting_count,
+)
 from tailspan.recorder import Engine
 from tailspan.recorder.process import tells_callers
 
 MAX_PLANS = 64
 """Planned steps under way: more than any pipeline holds, so the oldest belong to steps that failed."""
-
-
-class Member:
-    """A user request in this engine."""
-
-    __slots__ = ("accepted", "drafted", "has_token", "key", "open", "output_tokens", "prefill_steps", "running")
-
-    def __init__(self, key: int) -> None:
-        """Nothing of it is in the batch yet."""
-        self.key = key
-        self.open = 0
-        """Sequences that the engine has."""
-        self.running = 0
-        """Those in the batch."""
-        self.has_token = False
-        self.output_tokens = 0
-        self.prefill_steps = 0
-        self.drafted = self.accepted = 0
-
-
-class Sequence:
-    """One vLLM `Request`; `member` is None for those that nobody asked to trace."""
-
-    __slots__ = ("foreseen_step", "join_step", "member", "output_tokens", "prefill_steps", "request")
-
-    def __init__(self, request: Any, member: Member | None) -> None:
-        """Waiting."""
-        self.request = request
-        self.member = member
-        self.join_step = 0
-        """The step with which it last came into the batch; 0 outside of it."""
-        self.foreseen_step = 0
-        """The step of which the join says that it samples a token."""
-        self.prefill_steps = 0
-        self.output_tokens = 0
-
-
-class _Plan(NamedTuple):
-    output: Any
-    """Kept so that its identity is not given to another."""
-    number: int
-    begin_ns: int
-    requests: int
-    prefill_tokens: int
-    decode_tokens: int
-    waiting: int
-    preempted: int
-    kv_usage: float
-    producers: list[tuple[Sequence, int]]
-    """Sequences whose prompt is complete with this step, each with its `join_step`."""
 
 
 class Batch:
@@ -82,7 +41,7 @@ class Batch:
         self._sequences: dict[str, Sequence] = {}
         self._members: dict[int, Member] = {}
         self._prefilling: dict[str, Sequence] = {}
-        self._plans: dict[int, _Plan] = {}
+        self._plans: dict[int, Plan] = {}
         self._telling: deque[Any] = deque()
         """Requests whose first output carries times back."""
         self._planned = self._completed = self._preempted = 0
@@ -107,7 +66,7 @@ class Batch:
         for data in output.scheduled_new_reqs:
             self._join(data.req_id, number, begin_ns, data.num_computed_tokens)
         cached = output.scheduled_cached_reqs
-        for request_id in _resumed(cached):
+        for request_id in resumed_ids(cached):
             self._join(request_id, number, begin_ns, cached.num_computed_tokens[cached.req_ids.index(request_id)])
         prefill_tokens = 0
         producers = []
@@ -115,16 +74,16 @@ class Batch:
             computed = tokens.get(request_id)
             if computed is not None:
                 prefill_tokens += computed
-                if not sequence.output_tokens:
+                if not sequence.request.num_output_tokens:
                     sequence.prefill_steps += 1
-                if _is_complete(sequence.request):
+                if is_complete(sequence.request):
                     del self._prefilling[request_id]
                     producers.append((sequence, sequence.join_step))
         if len(self._plans) >= MAX_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[id(output)] = _Plan(
+        self._plans[id(output)] = Plan(
             output, number, begin_ns, len(tokens), prefill_tokens, output.total_num_scheduled_tokens - prefill_tokens,
-            _waiting(scheduler), preempted, _kv_usage(scheduler), producers,
+            waiting_count(scheduler), preempted, kv_usage_ratio(scheduler), producers,
         )  # fmt: skip
 
     def evicted(self, request: Any, at_ns: int) -> None:
@@ -135,12 +94,12 @@ class Batch:
             return
         self._prefilling.pop(request.request_id, None)
         sequence.join_step = 0
-        sequence.output_tokens = request.num_output_tokens
         member = sequence.member
         if member is not None:
             member.running -= 1
+            member.evicted_step = self._planned
             if not member.running:
-                self.engine.leave(member.key, self._planned, at_ns)
+                self._leave(member, self._planned, at_ns)
 
     def computed(self, output: Any, sampled: Any, at_ns: int) -> None:
         """The tokens of a step are on the host: record it, and the first tokens that nobody foresaw."""
@@ -151,12 +110,13 @@ class Batch:
         self._record(plan, at_ns)
         for sequence, join_step in plan.producers:
             member = sequence.member
-            # Evicted or finished meanwhile: the engine throws this token away.
-            if member is None or sequence.join_step != join_step or sequence.request.pooling_params is not None:
+            if member is None or sequence.request.pooling_params is not None or not delivers(sequence, join_step):
                 continue
-            if sequence.foreseen_step != plan.number and (not member.has_token or member.running == 1):
-                self.engine.first_token(member.key, plan.number, at_ns)
             member.has_token = True
+            if member.awaits_token:
+                member.awaits_token = False
+                if member.foreseen_step != plan.number:
+                    self.engine.first_token(member.key, plan.number, at_ns)
         drafts = output.scheduled_spec_decode_tokens
         if drafts:
             self._count_drafts(drafts, sampled)
@@ -192,7 +152,7 @@ class Batch:
             del self._members[member.key]
             self._finish(member, at_ns, aborted)
         elif was_running and not member.running:
-            self.engine.leave(member.key, self._completed, at_ns)
+            self._leave(member, max(self._completed, member.evicted_step), at_ns)
 
     def failed(self, at_ns: int) -> None:
         """The engine gave up: the steps under way end here, without tokens."""
@@ -211,56 +171,50 @@ class Batch:
         member.running += 1
         if member.running == 1:
             request = sequence.request
-            samples_token = request.pooling_params is None and _is_complete(request)
+            member.awaits_token = True
+            # Of several, one may go before its token is there, and the others stay.
+            samples_token = member.open == 1 and request.pooling_params is None and is_complete(request)
             if samples_token:
-                sequence.foreseen_step = number
+                member.foreseen_step = number
             self.engine.join(member.key, number, at_ns, cached_tokens, samples_token=samples_token)
             if not member.has_token and tells_callers():
                 vllm_marks.add_times(request, request.tailspan_queued_ns, at_ns)
                 self._telling.append(request)
+
+    def _leave(self, member: Member, step: int, at_ns: int) -> None:
+        member.foreseen_step = 0
+        self._tell_no_token(member, step, at_ns)
+        self.engine.leave(member.key, step, at_ns)
+
+    def _tell_no_token(self, member: Member, step: int, at_ns: int) -> None:
+        """Say of a member that came back and goes without a token that its next one was after its last step."""
+        if member.has_token and member.awaits_token:
+            self.engine.first_token(member.key, step + 1, at_ns)
 
     def _finish(self, member: Member, at_ns: int, aborted: bool) -> None:
         engine = self.engine
         if member.drafted:
             engine.attribute(member.key, attr.DRAFT_TOKENS, member.drafted)
             engine.attribute(member.key, attr.ACCEPTED_TOKENS, member.accepted)
+        if aborted:
+            self._tell_no_token(member, self._completed, at_ns)
         prefill_steps = max(1, member.prefill_steps)
         engine.finish(member.key, self._completed, at_ns, member.output_tokens, prefill_steps, aborted=aborted)
 
     def _count_drafts(self, drafts: dict[str, list[int]], sampled: Any) -> None:
+        found = sampled.sampled_token_ids
         for request_id, draft in drafts.items():
             sequence = self._sequences.get(request_id)
-            if sequence is not None and sequence.member is not None:
-                tokens = sampled.sampled_token_ids[sampled.req_id_to_index[request_id]]
-                sequence.member.drafted += len(draft)
-                sequence.member.accepted += max(0, len(tokens) - 1)
+            if found and sequence is not None and sequence.member is not None:
+                tokens = found[sampled.req_id_to_index[request_id]]
+                # None: a part of the prompt; its drafts were not tried.
+                if len(tokens):
+                    sequence.member.drafted += len(draft)
+                    sequence.member.accepted += len(tokens) - 1
 
-    def _record(self, plan: _Plan, end_ns: int, *, failed: bool = False) -> None:
+    def _record(self, plan: Plan, end_ns: int, *, failed: bool = False) -> None:
         self.engine.step(
             plan.number, plan.begin_ns, end_ns,
             requests=plan.requests, prefill_tokens=plan.prefill_tokens, decode_tokens=plan.decode_tokens,
             waiting=plan.waiting, preempted=plan.preempted, kv_usage=plan.kv_usage, failed=failed,
         )  # fmt: skip
-
-
-def _is_complete(request: Any) -> bool:
-    """Whether the step just planned computes all of the prompt, and of the output if it was lost."""
-    return bool(request.num_computed_tokens >= request.num_tokens)
-
-
-def _resumed(cached: Any) -> Iterable[str]:
-    ids = getattr(cached, "resumed_req_ids", None)
-    if ids is not None:
-        return tuple(ids)
-    flags = getattr(cached, "resumed_from_preemption", ())  # before 0.12
-    return [request_id for request_id, is_resumed in zip(cached.req_ids, flags, strict=False) if is_resumed]
-
-
-def _waiting(scheduler: Any) -> int:
-    counts = getattr(scheduler, "get_request_counts", None)
-    return int(counts()[1]) if counts is not None else len(scheduler.waiting)
-
-
-def _kv_usage(scheduler: Any) -> float:
-    manager = getattr(scheduler, "kv_cache_manager", None)
-    return float(getattr(manager, "usage", float("nan")))

@@ -1,8 +1,8 @@
 """Calls of vLLM in the API process, from text to text: what the engine core is given and what comes back.
 
-In: renderers (chat template, tokenizer), `InputProcessor.process_inputs` and `OutputProcessor`.
-Out: the `tokenize` stage, the mark by which the engine core records the request, detokenisation, and, for a call
-outside any request (`LLM.generate`, an `AsyncLLM` of one's own), the request itself.
+In: `InputProcessor.process_inputs`, `AsyncLLM.add_request` and `OutputProcessor`; prompts are `vllm_prompts`.
+Out: the mark by which the engine core records the request, detokenisation, and, for a call outside any request
+(`LLM.generate`, an `AsyncLLM` of one's own), the request itself.
 
 A call inside a request belongs to it, with all its prompts and sequences. Beam search makes a call of every beam and
 token: it is one `decode` stage instead, and its sequences count in the steps only.
@@ -10,16 +10,15 @@ token: it is one `decode` stage instead, and its sequences count in the steps on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from tailspan import attributes as attr
 from tailspan.asgi import TRACESTATE_MEMBER, exchange_of
 from tailspan.asgi_timing import Timings
-from tailspan.engines import vllm_marks
-from tailspan.engines.offline import offline_request
+from tailspan.engines import vllm_marks, vllm_prompts
+from tailspan.engines.vllm_prompts import Processing, Search, in_search, processing
 from tailspan.guard import Guard
 from tailspan.patching import Target
 from tailspan.recorder import AttributeSet, Request, current_request, now_ns
@@ -27,28 +26,31 @@ from tailspan.recorder.process import is_started, tells_callers
 
 _CALL, _CALLS = "tailspan_call", "tailspan_calls"
 _GUARD = Guard("vllm.calls")
-_POOLING = "embeddings"
 Function = Callable[..., Any]
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
-
-_rendered: ContextVar[tuple[int, int] | None] = ContextVar("tailspan_rendered", default=None)
-"""When a prompt outside any request was rendered, for the request that is about to be made of it."""
-in_beam_search: ContextVar[bool] = ContextVar("tailspan_beam_search", default=False)
-"""Whether vLLM is being called for beams, of which nobody is a user request."""
 
 
 class Call:
     """One user request in vLLM. `owned`: begun by its prompt, not by a caller, so that its last output also ends it."""
 
-    __slots__ = ("open", "owned", "request")
+    __slots__ = ("is_described", "open", "owned", "request", "since_ns")
 
-    def __init__(self, request: Request, owned: bool) -> None:
-        """No sequence yet."""
+    def __init__(self, request: Request, *, owned: bool, since_ns: int) -> None:
+        """No sequence yet; `since_ns`: when vLLM got its first prompt."""
         self.request = request
         self.owned = owned
+        self.since_ns = since_ns
+        self.is_described = False
         self.open = 0
         """Sequences whose output is awaited."""
+
+    def describe(self, made: Any) -> None:
+        """Say of the request what its first `EngineCoreRequest` says."""
+        if not self.is_described:
+            self.is_described = True
+            lora = getattr(made.lora_request, "lora_name", None)
+            self.request.describe(_asked(lora, made.priority), made.request_id)
 
     def closed(self, at_ns: int, outcome: str = "ok", error_type: str = "") -> None:
         """A sequence is over."""
@@ -56,92 +58,13 @@ class Call:
         if self.owned and self.open <= 0:
             self.request.end(at_ns, outcome, error_type)
 
-
-def _render(wrapped: Function, _: Any, args: Arguments, kwargs: Keywords) -> Any:
-    begin_ns = now_ns()
-    result = wrapped(*args, **kwargs)
-    with _GUARD:
-        _tokenized(begin_ns)
-    return result
-
-
-def _render_async(wrapped: Function, _: Any, args: Arguments, kwargs: Keywords) -> Any:
-    async def render() -> Any:
-        begin_ns = now_ns()
-        with _GUARD:
-            request = current_request.get()
-            exchange = exchange_of(request) if request is not None else None
-            if exchange is not None:
-                exchange.received(begin_ns)
-        result = await wrapped(*args, **kwargs)
-        with _GUARD:
-            _tokenized(begin_ns)
-        return result
-
-    return render()
-
-
-def _tokenized(begin_ns: int) -> None:
-    request = current_request.get()
-    end_ns = now_ns()
-    if request is None:
-        _rendered.set((begin_ns, end_ns))
-    elif is_started():
-        request.stage("tokenize", begin_ns, end_ns)
-
-
-def _process_inputs(wrapped: Function, processor: Any, args: Arguments, kwargs: Keywords) -> Any:
-    if not is_started() or in_beam_search.get():
-        return wrapped(*args, **kwargs)
-    begin_ns = now_ns()
-    try:
-        result = wrapped(*args, **kwargs)
-    except Exception as error:
-        with _GUARD:
-            _refused(processor, begin_ns, type(error).__name__)
-        raise
-    with _GUARD:
-        call = _call(processor, result, begin_ns)
-        given: Mapping[str, str] | None = result.trace_headers
-        if call.owned and not given:
-            given = {"traceparent": call.request.traceparent, "tracestate": TRACESTATE_MEMBER.decode()}
-        # What is not recorded in this process must not be in the next either.
-        if call.request.recorded:
-            result.trace_headers = vllm_marks.mark(call.request, call, given)
-    return result
-
-
-def _call(processor: Any, made: Any, begin_ns: int) -> Call:
-    """Return the call that a new `EngineCoreRequest` belongs to."""
-    request = current_request.get() or _expected.get(made.request_id)
-    owned = request is None or request.ended
-    if request is None or owned:
-        request = _begin(processor, begin_ns, is_pooling=made.sampling_params is None)
-    else:
-        known = getattr(request, _CALL, None)
-        if isinstance(known, Call):
-            return known
-    call = Call(request, owned)
-    setattr(request, _CALL, call)
-    request.describe(_asked(getattr(made.lora_request, "lora_name", None), made.priority), made.request_id)
-    return call
-
-
-def _refused(processor: Any, begin_ns: int, error_type: str) -> None:
-    if current_request.get() is None and not _expected:
-        _begin(processor, begin_ns, is_pooling=False).end(now_ns(), "error", error_type)
-
-
-def _begin(processor: Any, begin_ns: int, *, is_pooling: bool) -> Request:
-    rendered = _rendered.get()
-    _rendered.set(None)
-    request = offline_request(
-        min(begin_ns, rendered[0]) if rendered is not None else begin_ns, _model(processor),
-        operation=_POOLING if is_pooling else "text_completion",
-    )  # fmt: skip
-    if rendered is not None:
-        request.stage("tokenize", *rendered)
-    return request
+    def failed(self, error: BaseException) -> None:
+        """vLLM did not take it in; sequences that it already had are given up by vLLM itself."""
+        if self.owned and self.open <= 0:
+            end_ns, is_error = now_ns(), isinstance(error, Exception)
+            self.request.stage("tokenize", self.since_ns, end_ns, 0)
+            outcome = "error" if is_error else "cancelled"
+            self.request.end(end_ns, outcome, type(error).__name__ if is_error else "")
 
 
 @lru_cache(maxsize=256)
@@ -149,30 +72,104 @@ def _asked(lora: str | None, priority: int) -> AttributeSet:
     return AttributeSet(({attr.LORA: lora} if lora else {}) | ({attr.PRIORITY: priority} if priority else {}))
 
 
-def _model(processor: Any) -> str:
-    config = processor.vllm_config.model_config
-    names = config.served_model_name
-    return str((names[0] if isinstance(names, list) else names) or config.model)
-
-
-_expected: dict[str, Request] = {}
-"""Requests whose prompts vLLM processes in another thread, by the id that it was given."""
-
-
-def _add_async(wrapped: Function, _: Any, args: Arguments, kwargs: Keywords) -> Any:
-    request = current_request.get()
-    if request is None or request.ended:
+def _process_inputs(wrapped: Function, processor: Any, args: Arguments, kwargs: Keywords) -> Any:
+    if not is_started() or in_search.get() is not None:
         return wrapped(*args, **kwargs)
+    begin_ns = now_ns()
+    request_id, prompt, *_ = _given(*args, **kwargs)
+    expected = _expected.get(request_id)
+    known = (expected.request, expected.since_ns) if expected is not None else (None, begin_ns)
+    under_way = Processing(*known)
+    token = processing.set(under_way)
+    try:
+        result = wrapped(*args, **kwargs)
+    except Exception as error:
+        with _GUARD:
+            if expected is None:
+                vllm_prompts.refused(processor, begin_ns, error, prompt)
+        raise
+    else:
+        with _GUARD:
+            _mark(expected or _call(processor, prompt, result, begin_ns), result, under_way)
+        return result
+    finally:
+        processing.reset(token)
 
-    async def add() -> Any:
-        request_id = args[0] if args else kwargs["request_id"]
-        _expected[request_id] = request
-        try:
-            return await wrapped(*args, **kwargs)
-        finally:
+
+def _given(request_id: str = "", prompt: Any = None, params: Any = None, *_: Any, **__: Any) -> tuple[str, Any, Any]:
+    return request_id, prompt, params
+
+
+def _mark(call: Call, made: Any, under_way: Processing) -> None:
+    is_rendered = under_way.rendered is not None or call.request.begin_ns < call.since_ns
+    if call.owned and not call.is_described and not is_rendered:
+        # The caller had the token ids: checking them is all there was to do.
+        call.request.stage("tokenize", call.since_ns, now_ns())
+    call.describe(made)
+    given: Mapping[str, str] | None = made.trace_headers
+    if call.owned and not given:
+        given = {"traceparent": call.request.traceparent, "tracestate": TRACESTATE_MEMBER.decode()}
+    # What is not recorded in this process must not be in the next either.
+    if call.request.recorded:
+        made.trace_headers = vllm_marks.mark(call.request, call, given)
+
+
+def _call(processor: Any, prompt: Any, made: Any, begin_ns: int) -> Call:
+    """Return the call that a new `EngineCoreRequest` belongs to."""
+    request = current_request.get()
+    if request is not None and not request.ended:
+        return _call_of(request)
+    request = vllm_prompts.begin(processor, begin_ns, prompt, is_pooling=made.sampling_params is None)
+    return Call(request, owned=True, since_ns=begin_ns)
+
+
+def _call_of(request: Request) -> Call:
+    """Return the call of a request that others began, with all its prompts."""
+    call = getattr(request, _CALL, None)
+    if not isinstance(call, Call):
+        call = Call(request, owned=False, since_ns=now_ns())
+        setattr(request, _CALL, call)
+    return call
+
+
+_expected: dict[str, Call] = {}
+"""Calls whose prompt is on its way through `AsyncLLM`, perhaps in another thread, by the id that it was given."""
+
+
+def _add_async(wrapped: Function, engine: Any, args: Arguments, kwargs: Keywords) -> Any:
+    if not is_started() or in_search.get() is not None:
+        return wrapped(*args, **kwargs)
+    return _add(wrapped, engine, args, kwargs)
+
+
+async def _add(wrapped: Function, engine: Any, args: Arguments, kwargs: Keywords) -> Any:
+    request_id, call, token = "", None, None
+    with _GUARD:
+        request_id, prompt, params = _given(*args, **kwargs)
+        # A prompt that itself comes bit by bit makes several requests of the engine, and is not traced.
+        if isinstance(prompt, AsyncGenerator):
+            token = in_search.set(Search(0))
+        elif not hasattr(prompt, "trace_headers"):  # not processed, so not marked, before
+            request = current_request.get()
+            if request is None or request.ended:
+                is_pooling, since_ns = not hasattr(params, "max_tokens"), now_ns()
+                request = vllm_prompts.begin(engine, since_ns, prompt, is_pooling=is_pooling)
+                call = Call(request, owned=True, since_ns=since_ns)
+            else:
+                call = _call_of(request)
+            _expected[request_id] = call
+    try:
+        return await wrapped(*args, **kwargs)
+    except BaseException as error:
+        with _GUARD:
+            if call is not None:
+                call.failed(error)
+        raise
+    finally:
+        if _expected.get(request_id) is call:
             _expected.pop(request_id, None)
-
-    return add()
+        if token is not None:
+            in_search.reset(token)
 
 
 def _expect_output(wrapped: Function, processor: Any, args: Arguments, kwargs: Keywords) -> Any:
@@ -268,15 +265,9 @@ def _engine_died(wrapped: Function, processor: Any, args: Arguments, kwargs: Key
     return wrapped(*args, **kwargs)
 
 
-_RENDERER, _INPUT = "vllm.renderers.base", "vllm.v1.engine.input_processor"
-_OUTPUT, _SERVING = "vllm.v1.engine.output_processor", "vllm.entrypoints.openai.serving_engine"
+_INPUT, _OUTPUT = "vllm.v1.engine.input_processor", "vllm.v1.engine.output_processor"
 TARGETS = (
-    Target(_RENDERER, "BaseRenderer.render_chat", _render, "tokenize offline: chat template and tokenizer", "0.18"),
-    Target(_RENDERER, "BaseRenderer.render_cmpl", _render, "tokenize offline", "0.18"),
-    Target(_RENDERER, "BaseRenderer.render_chat_async", _render_async, "tokenize: chat template, tokenizer", "0.18"),
-    Target(_RENDERER, "BaseRenderer.render_cmpl_async", _render_async, "tokenize", "0.18"),
-    Target(_SERVING, "OpenAIServing._preprocess_chat", _render_async, "tokenize: chat template, tokenizer", "", "0.18"),
-    Target(_SERVING, "OpenAIServing._tokenize_prompt_input_async", _render_async, "tokenize", "", "0.18"),
+    *vllm_prompts.TARGETS,
     Target(_INPUT, "InputProcessor.process_inputs", _process_inputs, "everything that happens in the engine core"),
     Target("vllm.v1.engine.async_llm", "AsyncLLM.add_request", _add_async, "requests with prompts as text"),
     Target(_OUTPUT, "OutputProcessor.add_request", _expect_output, "detokenize, TTFT"),

@@ -192,6 +192,7 @@ def close() -> bool:
     """
     global _recorder
     recorder, _recorder = _recorder, None
+    unrecorded.clear()
     if recorder is None:
         return False
     for ring_ in recorder.all:
