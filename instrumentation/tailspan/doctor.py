@@ -28,7 +28,6 @@ from tailspan.recorder.reader import RingReader
 from tailspan.settings import Settings
 from tailspan.version import __version__
 
-
 INDENT = 19
 WIDTH = 120 - INDENT
 """Of the text beside mark and subject."""
@@ -56,8 +55,8 @@ def doctor(argv: list[str]) -> int:
     for finding in examine() if url is None else _examine_collector(url):
         wrong += bool(finding.remedy)
         mark = "!!" if finding.remedy else "ok"
-        text = textwrap.fill(finding.text, WIDTH, subsequent_indent=" " * INDENT, break_long_words=False)
-        print(f"{mark}  {finding.subject:<14} {text}")  # noqa: T201
+        text = textwrap.indent(textwrap.fill(finding.text, WIDTH, break_long_words=False), " " * INDENT)
+        print(f"{mark}  {finding.subject:<14} {text.lstrip()}")  # noqa: T201
         if finding.remedy:
             print(f"    {'':<14} -> {finding.remedy}")  # noqa: T201
     return 2 if wrong else 0
