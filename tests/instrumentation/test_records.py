@@ -8,13 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 
 from tailspan import attributes as attr
 from tailspan.agent.blackbox import examine
-from tailspan.agent.join import Joiner
+from tailspan.agent.join import MAX_WORK, Joiner
 from tailspan.agent.model import RequestState
+from tailspan.agent.spans import SpanBuilder
 from tailspan.agent.worker import WorkerRings
 from tailspan.recorder import AttributeSet, Engine, Request, begin_request, process
+from tailspan.recorder.engine import step_work
 from tailspan.recorder.layout import VERSION, Kind
 from tailspan.recorder.reader import RingReader, read_history
 from tailspan.settings import Settings
@@ -275,3 +278,35 @@ def test_a_ring_of_another_version_is_refused(worker_dir: Path) -> None:
         RingReader(older)
     with pytest.raises(ValueError, match=message):
         read_history(older)
+
+
+def test_the_model_runners_share_of_a_step(worker_dir: Path) -> None:
+    """What a worker notes of a step is on the step's span, once; of steps that are never told little is kept."""
+    engine = Engine("vllm", "m")
+    for number in range(1, 3 * MAX_WORK):
+        step_work(engine.name, number, 50, 20)
+    last = 3 * MAX_WORK
+    step_work(engine.name, last, 60, 25)
+    step(engine, last)
+    joiner = joined(worker_dir)
+    assert len(joiner.engines[engine.id].work) == MAX_WORK
+    _, steps = joiner.end_pass(final=True)
+    builder = SpanBuilder(Resource({}), 0)
+    (span,) = [builder.step(finished) for finished in steps]
+    assert (span.attributes[attr.STEP_EXECUTE_NS], span.attributes[attr.STEP_SAMPLE_NS]) == (60, 25)
+    assert last not in joiner.engines[engine.id].work
+
+
+def test_a_second_call_adds_its_tokens(worker_dir: Path) -> None:
+    """A request whose caller prompts the engine twice has the tokens of both, and no decode in between."""
+    request, engine = begin_request("generate", 50), Engine("vllm", "m")
+    for number in (1, 3):
+        engine.queued(request.key, 100 * number - 10, 4)
+        engine.join(request.key, number, 100 * number, samples_token=True)
+        step(engine, number)
+        engine.finish(request.key, number, 100 * number + 90, 2)
+    state = joined(worker_dir).open[request.key]
+    assert state.attributes[attr.GEN_AI_OUTPUT_TOKENS] == 4
+    first, second = state.memberships
+    assert (first.leave_step, first.leave_ns, second.is_next_call) == (1, 190, True)
+    assert state.queued_ns == 90

@@ -93,6 +93,20 @@ def test_the_engine_did_what_the_load_was_made_for(small: VllmServer, seen: list
     assert max(step[attr.STEP_WAITING] for step in steps) > 0
 
 
+def test_steps_tell_what_the_model_took(small: VllmServer, seen: list[Seen]) -> None:
+    """The worker's forward pass and sampling are within each step, and most of it."""
+    assert seen
+    shares = []
+    for span in small.sink.spans:
+        step = attributes_of(span.attributes)
+        if step.get(attr.ROLE) == attr.ROLE_STEP:
+            wall_ns = span.end_time_unix_nano - span.start_time_unix_nano
+            model_ns = step[attr.STEP_EXECUTE_NS] + step[attr.STEP_SAMPLE_NS]
+            assert 0 < step[attr.STEP_SAMPLE_NS] < model_ns < wall_ns
+            shares.append(model_ns / wall_ns)
+    assert statistics.median(shares) > 0.5
+
+
 def test_stages_explain_the_time(seen: list[Seen]) -> None:
     """At most 1 % of a request is unattributed at the median, 5 % at p99."""
     shares = sorted(item.unattributed for item in _plain(seen))

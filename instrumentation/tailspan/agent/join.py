@@ -25,6 +25,7 @@ ABORT_GRACE_PASSES = 20
 ORPHAN_PASSES = 1200
 """Passes after which records without a BEGIN (its ring was full) are given up and counted."""
 ORPHAN_CHECK_PASSES = 40
+MAX_WORK = 256
 MAX_STEPS = 65536
 """Steps of one engine kept for open requests."""
 MAX_ENDED_KEYS = 65536
@@ -96,7 +97,9 @@ class Joiner:
                 self._new_steps.append((self._passes, event))
             elif isinstance(event, EngineInfo):
                 engine = self._engine(event.engine)
-                engine.software, engine.model, engine.pid = event.software, event.model, pid
+                engine.software, engine.model, engine.pid = event.software, event.model, engine.pid or pid
+            elif event.kind is Kind.STEP_WORK:
+                self._work(event)
             elif event.key not in self._ended:
                 request = self.open.get(event.key)
                 if request is None:
@@ -215,6 +218,12 @@ class Joiner:
         if engine is None:
             engine = self.engines[name] = EngineState(name)
         return engine
+
+    def _work(self, record: Record) -> None:
+        work = self._engine(record.name).work
+        work[record.key] = record.a, record.b
+        if len(work) > MAX_WORK:  # of steps that were never told
+            del work[next(iter(work))]
 
     def _change(self, record: Record, event: str) -> None:
         # A step that is already told of takes no more changes; the next one tells of what ended since.

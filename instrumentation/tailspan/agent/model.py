@@ -86,5 +86,7 @@ class EngineState:
     pid: int = 0
     """The process that records its steps."""
     steps: dict[int, Step] = field(default_factory=dict)
+    work: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By step: ns of the model runner for the forward pass and for sampling, until the step is told."""
     last_end_ns: int | None = None
     last_number: int = 0

@@ -93,6 +93,8 @@ class SpanBuilder:
         }
         if step.kv_usage_ratio is not None:
             attributes[attr.STEP_KV_USAGE] = step.kv_usage_ratio
+        if (work := engine.work.pop(step.number, None)) is not None:
+            attributes[attr.STEP_EXECUTE_NS], attributes[attr.STEP_SAMPLE_NS] = work
         if finished.idle_ns is not None:
             attributes[attr.STEP_IDLE_NS] = finished.idle_ns
         links = tuple(

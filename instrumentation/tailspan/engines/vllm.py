@@ -1,14 +1,14 @@
 """vLLM V1: `vllm serve`, `AsyncLLM` and `LLM`, in however many processes they run.
 
 One table of targets, whose parts stand beside what they record: `vllm_serve` (endpoints), `vllm_prompts` (chat
-template, tokenizer), `vllm_calls` (input and output processor: the API process) and `vllm_scheduler` (the engine core's
-process). HTTP is `tailspan.asgi`. vLLM loads `register` in each of its processes (entry point group
-`vllm.general_plugins`), before it makes any of these objects.
+template, tokenizer), `vllm_calls` (input and output processor: the API process), `vllm_scheduler` (the engine core's
+process) and `vllm_runner` (a worker's). HTTP is `tailspan.asgi`. vLLM loads `register` in each of its processes (entry
+point group `vllm.general_plugins`), before it makes any of these objects.
 """
 
 from __future__ import annotations
 
-from tailspan.engines import vllm_calls, vllm_scheduler, vllm_serve
+from tailspan.engines import vllm_calls, vllm_runner, vllm_scheduler, vllm_serve
 from tailspan.engines.support import AS_A_WHOLE, NOT_TESTED, NOT_TRACED, TESTED, Supported
 from tailspan.guard import logger
 from tailspan.patching import Patcher, installed, of_version
@@ -39,7 +39,7 @@ SUPPORT: tuple[Supported, ...] = (
     Supported("streaming input sessions", NOT_TRACED),
 )
 
-TARGETS = (*vllm_serve.TARGETS, *vllm_calls.TARGETS, *vllm_scheduler.TARGETS)
+TARGETS = (*vllm_serve.TARGETS, *vllm_calls.TARGETS, *vllm_scheduler.TARGETS, *vllm_runner.TARGETS)
 
 
 def patcher() -> Patcher:

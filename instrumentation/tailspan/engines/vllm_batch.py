@@ -56,12 +56,12 @@ class Batch:
             member.open += 1
         self._sequences[request.request_id] = Sequence(request, member)
 
-    def planned(self, scheduler: Any, output: Any, begin_ns: int) -> None:
-        """A step was planned: note who comes in, and what it computes."""
+    def planned(self, scheduler: Any, output: Any, begin_ns: int) -> int:
+        """A step was planned: note who comes in, and what it computes. Return its number, 0 if it computes nothing."""
         preempted, self._preempted = self._preempted, 0
         tokens = output.num_scheduled_tokens
         if not tokens:
-            return
+            return 0
         number = self._planned = self.engine.next_step()
         for data in output.scheduled_new_reqs:
             self._join(data.req_id, number, begin_ns, data.num_computed_tokens)
@@ -85,6 +85,7 @@ class Batch:
             output, number, begin_ns, len(tokens), prefill_tokens, output.total_num_scheduled_tokens - prefill_tokens,
             waiting_count(scheduler), preempted, kv_usage_ratio(scheduler), producers,
         )  # fmt: skip
+        return number
 
     def evicted(self, request: Any, at_ns: int) -> None:
         """The scheduler takes a sequence out of the batch; it will compute its prompt and output again."""

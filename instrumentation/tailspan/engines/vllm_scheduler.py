@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tailspan.engines import vllm_marks
+from tailspan.engines import vllm_marks, vllm_runner
 from tailspan.engines.vllm_batch import Batch
 from tailspan.guard import Guard
 from tailspan.patching import Target
@@ -73,7 +73,10 @@ def _schedule(wrapped: Function, scheduler: Any, args: Arguments, kwargs: Keywor
     output = wrapped(*args, **kwargs)
     if is_started():
         with _GUARD:
-            _batch(scheduler).planned(scheduler, output, begin_ns)
+            batch = _batch(scheduler)
+            number = batch.planned(scheduler, output, begin_ns)
+            if number:
+                setattr(output, vllm_runner.STEP, (batch.engine.name, number))
     return output
 
 

@@ -17,6 +17,7 @@ from tailspan.recorder.process import unrecorded
 
 _numbers = itertools.count()
 _UNKNOWN = float("nan")
+_STEP_WORK = int(Kind.STEP_WORK)
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _JOIN, _FIRST_TOKEN = int(Kind.JOIN), int(Kind.FIRST_TOKEN)
 _ATTRIBUTE, _INT = int(Kind.ATTRIBUTE), int(layout.AttributeType.INT)
@@ -99,3 +100,8 @@ class Engine:
             failed, ring.string(self.name), number, begin_ns, end_ns,
             prefill_tokens, decode_tokens, requests, waiting, preempted, kv_usage,
         )  # fmt: skip
+
+
+def step_work(name: str, number: int, execute_ns: int, sample_ns: int) -> None:
+    """Note what of a step the model runner took, from a process that knows only the name of the engine."""
+    process.ring().note(_STEP_WORK, 0, name, number, execute_ns, sample_ns)

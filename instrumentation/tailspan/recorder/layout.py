@@ -69,6 +69,9 @@ class Kind(IntEnum):
     """One engine step: name = engine, flags = FAILED or 0, key = step number; see STEP_RECORD."""
     STEP_GPU = 15
     """Device time of a step: name = engine, key = step number, a = busy ns, b = idle ns before it (-1: unknown)."""
+    STEP_WORK = 16
+    """Host time of a step in the model runner, whatever process that is in, before its STEP: name = engine, key = step
+    number, a = ns of inputs and forward pass, b = ns of sampling."""
 
 
 class AttributeType(IntEnum):
