@@ -29,9 +29,10 @@ ADVICE = {
     "dispatch": "token ids are slow to reach the engine; look at the IPC and at a busy event loop",
     "queue": "requests wait for the scheduler; look at batch limits, KV cache room and bursts before any kernel",
     "prefill": "prompts are expensive; look at prompt lengths, prefix caching and chunk size",
-    "decode": "generation itself is slow; look at batch size and idle gaps of the steps (`tailspan query steps`), "
-    "then at output lengths and kernels",
-    "preempted": "requests are evicted and wait to run again; admit fewer at a time or give the KV cache more room",
+    "decode": "generation itself is slow; look at what others' prefills add (`tailspan interference`) and at idle gaps "
+    "(`tailspan engine`), then at output lengths and kernels",
+    "preempted": "requests are evicted and wait to run again (`tailspan preemption`); admit fewer or give the "
+    "KV cache more room",
     "detokenize": "text is slow to come out of the tokens; look at threads waiting for the GIL and at stop strings",
     "respond": "answers are slow to leave; look at slow readers, proxies and a busy event loop",
     attributes.UNATTRIBUTED: "no stage covers this time; `tailspan doctor` says which hook is missing",
