@@ -224,3 +224,33 @@ def test_a_second_agent_for_the_same_worker_leaves_at_once(worker_dir: Path, sin
     process.close()
     assert first.wait(20) == 0
     assert sum(span.kind == Span.SPAN_KIND_SERVER for span in sink.spans) == 1
+
+
+def test_the_first_request_of_a_new_ring_is_whole_however_short(worker_dir: Path, sink: OtlpSink) -> None:
+    """What another thread or process wrote into a ring that did not exist a moment ago belongs to the request."""
+    agent = start_agent(worker_dir, sink.endpoint)
+    over, rounds = threading.Event(), 12
+    engine = Engine("vllm", "smol")
+
+    def compute(key: int, done: threading.Event) -> None:
+        number, now = engine.next_step(), process.now_ns()
+        engine.queued(key, now)
+        engine.join(key, number, now, samples_token=True)
+        engine.step(number, now, process.now_ns(), requests=1, prefill_tokens=1, decode_tokens=0)
+        engine.finish(key, number, process.now_ns(), output_tokens=1)
+        done.set()
+        over.wait()  # or the next thread would get this one's ring
+
+    begin_request("warm-up", process.now_ns()).end(process.now_ns())
+    time.sleep(1.0)
+    for _ in range(rounds):
+        request, done = begin_request("POST /v1/completions", process.now_ns()), threading.Event()
+        threading.Thread(target=compute, args=(request.key, done)).start()
+        assert done.wait(5)
+        request.end(process.now_ns(), http_status=200)
+        time.sleep(0.13)
+    over.set()
+    process.close()
+    assert agent.wait(20) == 0
+    roots = [span for span in sink.spans if span.name == "POST /v1/completions"]
+    assert [attributes_of(span.attributes).get(attr.GEN_AI_OUTPUT_TOKENS) for span in roots] == [1] * rounds

@@ -161,7 +161,8 @@ class Agent:
         if check or self._passes % CHECK_PASSES == 0:
             # Whoever is dead before this pass reads has written all that it ever will.
             self._dying |= dict.fromkeys(self.rings.newly_dead(), PASSES_TO_READ_ALL)
-            self.rings.discover()
+        # Each time: the first request of a new process may be over in a moment, and its ring must be known by then.
+        self.rings.discover()
         for pid, events in self.rings.read():
             self._records += len(events)
             self.joiner.feed(events, pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,8 +97,10 @@ class WorkerRings:
 
     def discover(self) -> None:
         """Find rings that appeared since the last call."""
-        for path in sorted(self.directory.glob("*.ring")):
-            if path not in self._rings:
+        with os.scandir(self.directory) as entries:
+            names = sorted([entry.name for entry in entries if entry.name.endswith(".ring")])
+        for name in names:
+            if (path := self.directory / name) not in self._rings:
                 try:
                     self._rings[path] = _Ring(RingReader(path))
                 except ValueError:
