@@ -207,6 +207,33 @@ async def test_an_exception_passes_through(recorded: Recorded) -> None:
     assert (state.outcome, state.error_type, state.http_status) == ("error", "ArithmeticError", 500)
 
 
+@pytest.mark.parametrize(
+    ("event", "outcome"),
+    [
+        (b'data: {"error": {"message": "Internal server error"}}\n\n', "error"),
+        (b'data: {"object":"error","message":"x"}\n\n', "error"),
+        (b'data: {"choices":[{"delta":{"content":"data: {\\"error\\":"}}]}\n\n', "ok"),
+    ],
+)
+async def test_an_error_inside_a_stream(event: bytes, outcome: str, recorded: Recorded) -> None:
+    """A stream whose status was 200 and that then tells an error has failed; text that only looks like one has not."""
+
+    async def stream(request: Request) -> Response:
+        await request.body()
+
+        async def events() -> Any:
+            yield b'data: {"choices":[]}\n\n'
+            yield event
+            yield b"data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    application = Starlette(routes=[Route("/v1/completions", stream, methods=["POST"])])
+    await application(scope(), Peer(b"{}").receive, Peer().send)
+    (traced,) = recorded.wait(1)
+    assert (traced.state.outcome, traced.state.http_status) == (outcome, 200)
+
+
 async def test_a_server_that_stops_cancels(recorded: Recorded) -> None:
     """A cancelled task leaves a request that says so."""
     peer = Peer(b"{}")
