@@ -1,7 +1,8 @@
 """What the questions about engine steps cost: an hour of 10 engines, 1,000,000 steps and 200,000 requests.
 
 Each query runs three times in a process of its own with the embedded ClickHouse; measured are the CPU time of the
-median run and the process's peak memory less what it had before. The goals are limits of patience chosen for this table.
+median run and the process's peak memory less what it had before. The goals are limits of patience, chosen for
+this table.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ INSERT INTO tailspan.spans
     (trace_id, span_id, service, instance, name, start, duration_ns, role, model, engine_id, step, attributes_int)
 SELECT
     unhex(leftPad(hex(number), 32, '0')), unhex(leftPad(hex(number), 16, '0')), 'vllm', concat('w', toString(e)),
-    'step', {BEGIN} + toIntervalNanosecond(toInt64(k) * {STEP_NS}), 22000000 + dec * 200000 + pre * 20000, 'step', 'llama',
-    concat('engine-', toString(e)), k + 1,
+    'step', {BEGIN} + toIntervalNanosecond(toInt64(k) * {STEP_NS}), 22000000 + dec * 200000 + pre * 20000, 'step',
+    'llama', concat('engine-', toString(e)), k + 1,
     map('tailspan.step.requests', dec + (pre > 0), 'tailspan.step.prefill_tokens', pre,
         'tailspan.step.decode_tokens', dec, 'tailspan.step.waiting', k % 4)
 FROM (
