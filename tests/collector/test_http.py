@@ -13,7 +13,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from tailspan_collector.guard import HARMLESS_TABLE_FUNCTIONS
-from tests.support.collector import RunningCollector
+from tests.support.collector import RunningCollector, wait_until
 from tests.support.otlp_messages import request_with_stages
 
 
@@ -21,6 +21,9 @@ from tests.support.otlp_messages import request_with_stages
 def filled(shared_collector: RunningCollector) -> RunningCollector:
     """A collector with a few spans."""
     shared_collector.export(request_with_stages(50, "filled"))
+    # A rollup's rows may be seen a moment after those of the table that it is filled from.
+    rolled_up = "select sum(count) from tailspan.stage_minutes where service = 'filled'"
+    assert wait_until(lambda: shared_collector.query(rolled_up)[0][0], lambda count: count >= 200) == 200
     shared_collector.wait_rows(150)
     return shared_collector
 

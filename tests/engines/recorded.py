@@ -77,7 +77,8 @@ class Traced:
             state.memberships[0].join_ns if state.memberships else None,
             state.first_token_ns,
             # The engine learns of a client that left only after the request has ended.
-            *((state.finish_ns, state.text_ready_ns) if state.outcome == "ok" else ()),
+            # The clock may be read after the text has left; the stages end with the request.
+            *((state.finish_ns, _until(state.text_ready_ns, state.end_ns)) if state.outcome == "ok" else ()),
             state.end_ns,
         ]
         present = [at_ns for at_ns in boundaries if at_ns is not None]
@@ -141,3 +142,7 @@ class Recorded:
 MODEL = attr.GEN_AI_MODEL
 INPUT = attr.GEN_AI_INPUT_TOKENS
 OUTPUT = attr.GEN_AI_OUTPUT_TOKENS
+
+
+def _until(at_ns: int | None, end_ns: int) -> int | None:
+    return None if at_ns is None else min(at_ns, end_ns)
