@@ -17,11 +17,12 @@ from opentelemetry.sdk.resources import Resource
 from tailspan import attributes as attr
 from tailspan.agent.decode import Step
 from tailspan.agent.encode import message, pack
-from tailspan.agent.join import Change, Finished, FinishedStep
+from tailspan.agent.join import Finished
 from tailspan.agent.ledger import ledger
 from tailspan.agent.model import EngineState, Interval, Membership, RequestState
 from tailspan.agent.span import Span
 from tailspan.agent.spans import SpanBuilder
+from tailspan.agent.steps import Change, FinishedStep
 
 SPANS_A_REQUEST = 512
 """As the batch processor of every OpenTelemetry SDK sends them."""

@@ -29,6 +29,9 @@ class Settings:
     stall_timeout_s: TAILSPAN_STALL_TIMEOUT, seconds without a step after which an engine that has requests counts as
     stalled, default 60; 0 never.
     server_timing: TAILSPAN_SERVER_TIMING=1 tells callers their times in the engine (`asgi_timing`); default off.
+    device_timing: TAILSPAN_DEVICE_TIMING=0 leaves out what the device's own clock says of each step; default on.
+    layer_budget: TAILSPAN_LAYER_BUDGET, given in percent, default 0.5: share of the steps' time that timing the layers
+    of some of them may cost; 0 times none.
     agent: TAILSPAN_AGENT, `auto` (start one) or `external` (one already reads the folder).
     """
 
@@ -40,6 +43,8 @@ class Settings:
     exit_timeout_s: float
     stall_timeout_s: float
     server_timing: bool
+    device_timing: bool
+    layer_budget: float
     agent: str
 
     @classmethod
@@ -47,13 +52,15 @@ class Settings:
         """Read and check all variables."""
         env = os.environ if environment is None else environment
         return cls(
-            enabled=_flag(env, "TAILSPAN_ENABLED"),
-            strict=bool(_flag(env, "TAILSPAN_STRICT")),
+            enabled=flag(env, "TAILSPAN_ENABLED"),
+            strict=bool(flag(env, "TAILSPAN_STRICT")),
             engines=chosen_engines(env),
             ring_records=_power_of_two(env, "TAILSPAN_RING_RECORDS", 32768),
             runtime_dir=Path(env.get("TAILSPAN_RUNTIME_DIR") or _default_runtime_dir()),
             stall_timeout_s=_seconds(env, "TAILSPAN_STALL_TIMEOUT", 60.0),
-            server_timing=bool(_flag(env, "TAILSPAN_SERVER_TIMING")),
+            server_timing=bool(flag(env, "TAILSPAN_SERVER_TIMING")),
+            device_timing=flag(env, "TAILSPAN_DEVICE_TIMING") is not False,
+            layer_budget=_percent(env, "TAILSPAN_LAYER_BUDGET", 0.5, 50.0),
             exit_timeout_s=_seconds(env, "TAILSPAN_EXIT_TIMEOUT", 5.0),
             agent=_choice(env, "TAILSPAN_AGENT", ("auto", "external")),
         )
@@ -74,7 +81,8 @@ def _default_runtime_dir() -> Path:
     return base / f"tailspan-{os.getuid()}"
 
 
-def _flag(env: Mapping[str, str], name: str) -> bool | None:
+def flag(env: Mapping[str, str], name: str) -> bool | None:
+    """Return whether a switch is on, None where it is not set."""
     value = env.get(name, "").strip().lower()
     if value == "":
         return None
@@ -105,6 +113,18 @@ def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
     if not 0 <= seconds <= 3600:
         raise UserError(f"{name}={value!r} is not a number of seconds", "Use 0 to 3600, for example 5")
     return seconds
+
+
+def _percent(env: Mapping[str, str], name: str, default: float, most: float) -> float:
+    """Return the share of 1."""
+    value = env.get(name, "").strip().removesuffix("%")
+    try:
+        percent = float(value) if value else default
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= most:
+        raise UserError(f"{name}={value!r} is not a percentage", f"Use 0 to {most:g}, for example {default:g}")
+    return percent / 100
 
 
 def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

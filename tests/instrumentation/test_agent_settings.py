@@ -34,6 +34,7 @@ def settings(**environment: str) -> AgentSettings:
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/ca.pem", "OTEL_EXPORTER_OTLP_CERTIFICATE='/no/ca.pem' cannot be read"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "-5", "OTEL_METRIC_EXPORT_INTERVAL='-5' is not a number of milliseconds"),
         ("TAILSPAN_PROMETHEUS_PORT", "http", "TAILSPAN_PROMETHEUS_PORT='http' is not a port"),
+        ("TAILSPAN_LAYER_SPANS", "few", "TAILSPAN_LAYER_SPANS='few' is not a switch"),
     ],
 )
 def test_a_wrong_value_is_one_error_that_names_the_variable(variable: str, value: str, message: str) -> None:
@@ -51,6 +52,13 @@ def test_a_wrong_ratio_is_an_error_and_a_percentage_is_not() -> None:
     assert settings(OTEL_TRACES_SAMPLER="always_on", OTEL_TRACES_SAMPLER_ARG="2").head == Head(parent_based=False)
     assert settings(TAILSPAN_KEEP="slowest=5%, ratio=0.1").keep == Keep(slowest=0.05, ratio=0.1)
     assert settings(TAILSPAN_KEEP="all").keep is None
+
+
+def test_layer_spans_are_switched_on() -> None:
+    """Also where nothing is exported over OTLP."""
+    assert settings().layer_spans is False
+    assert settings(TAILSPAN_LAYER_SPANS="1").layer_spans is True
+    assert settings(TAILSPAN_LAYER_SPANS="on", OTEL_SDK_DISABLED="true").layer_spans is True
 
 
 def test_checking_the_settings_does_not_load_the_sdk() -> None:

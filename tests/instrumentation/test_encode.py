@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,12 +19,12 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from tailspan import attributes as attr
 from tailspan.agent.encode import message, pack
-from tailspan.agent.join import Change
 from tailspan.agent.ledger import ledger
 from tailspan.agent.otlp import packed_grpc, packed_http, span_exporter
 from tailspan.agent.span import Link, Span
 from tailspan.agent.span import readable as sdk_span
 from tailspan.agent.spans import SpanBuilder
+from tailspan.agent.steps import Change
 from tests.support.finished import finished, finished_step
 
 RESOURCE = Resource({"service.name": "svc", "cores": 8, "share": 0.5, "on": True, "tags": ["a", "b"]}, "https://schema")
@@ -39,7 +38,9 @@ def assert_same(spans: Sequence[Span]) -> None:
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
-values = st.one_of(texts, st.booleans(), st.integers(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats())
+items = st.one_of(texts, st.floats(), st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1))
+arrays = st.one_of(*[st.lists(item, max_size=20) for item in (texts, st.floats(), items)]).map(tuple)
+values = st.one_of(texts, st.booleans(), st.integers(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(), arrays)
 maps = st.dictionaries(st.one_of(st.sampled_from(["a", "b", ""]), texts), values, max_size=6)
 ids = st.integers(1, (1 << 64) - 1)
 trace_ids = st.integers(1, (1 << 128) - 1)
@@ -76,6 +77,7 @@ def test_equal_values_of_different_types_stay_apart() -> None:
     """1, 1.0 and True are the same key of a dictionary, and three different attributes."""
     for value in (1, 1.0, True, "1", 0, 0.0, False, -0.0, -1, 127, 128, 16383, 16384, (1 << 63) - 1, -(1 << 63)):
         assert_same([Span(RESOURCE, "k", 1, 2, 3, 4, {"k": value, "": "k"})])
+        assert_same([Span(RESOURCE, "k", 1, 2, 3, 4, {"one": (value,), "two": (value, 1.0), "three": (value, "1")})])
 
 
 @given(
@@ -98,7 +100,7 @@ def test_what_the_agent_builds_is_encoded_as_by_the_sdk(
     account = ledger(request)
     assert account is not None
     step = finished_step(tokens, idle_ns=seed or None)
-    step = replace(step, step=step.step._replace(kv_usage_ratio=0.25), changes=(Change(1 << 100, 5, "join"),))
+    step = step._replace(step=step.step._replace(kv_usage_ratio=0.25), changes=(Change(1 << 100, 5, "join"),))
     spans = builder.request(account, weight, snapshot=snapshot)
     spans += [builder.step(step, weight), builder.event("worker.crash", 5, {attr.WORKER_PID: 7}, [request.request])]
     assert_same(spans)

@@ -12,9 +12,10 @@ from opentelemetry.sdk.resources import Resource
 
 from tailspan import attributes as attr
 from tailspan.agent.blackbox import examine
-from tailspan.agent.join import MAX_WORK, Joiner
+from tailspan.agent.join import Joiner
 from tailspan.agent.model import RequestState
 from tailspan.agent.spans import SpanBuilder
+from tailspan.agent.steps import MAX_EARLY
 from tailspan.agent.worker import WorkerRings
 from tailspan.recorder import AttributeSet, Engine, Request, begin_request, process
 from tailspan.recorder.engine import step_work
@@ -283,13 +284,13 @@ def test_a_ring_of_another_version_is_refused(worker_dir: Path) -> None:
 def test_the_model_runners_share_of_a_step(worker_dir: Path) -> None:
     """What a worker notes of a step is on the step's span, once; of steps that are never told little is kept."""
     engine = Engine("vllm", "m")
-    for number in range(1, 3 * MAX_WORK):
+    for number in range(1, 3 * MAX_EARLY):
         step_work(engine.name, number, 50, 20)
-    last = 3 * MAX_WORK
+    last = 3 * MAX_EARLY
     step_work(engine.name, last, 60, 25)
     step(engine, last)
     joiner = joined(worker_dir)
-    assert len(joiner.engines[engine.id].work) == MAX_WORK
+    assert len(joiner.engines[engine.id].work) == MAX_EARLY
     _, steps = joiner.end_pass(final=True)
     builder = SpanBuilder(Resource({}), 0)
     (span,) = [builder.step(finished) for finished in steps]

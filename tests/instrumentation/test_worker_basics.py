@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,6 +78,23 @@ def test_a_wrong_variable_is_named_with_its_value_and_a_remedy(variable: str, va
     assert variable in str(caught.value)
     assert value in str(caught.value)
     assert caught.value.remedy.startswith("Use ")
+
+
+def test_the_document_names_every_setting_of_the_worker() -> None:
+    """The table of docs/RECORDER.md has the variables that the worker reads, and one of the agent about its spans."""
+    document = (Path(__file__).parents[2] / "docs" / "RECORDER.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(TAILSPAN_\w+)` \|", document, re.MULTILINE))
+    read: list[str] = []
+
+    class Environment(dict[str, str]):
+        """One without variables that knows which were asked for."""
+
+        def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+            read.append(name)
+            return default
+
+    Settings.from_environment(Environment())
+    assert told == {*read, "TAILSPAN_LAYER_SPANS"}
 
 
 def test_the_guard_swallows_counts_and_logs_once(

@@ -11,12 +11,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from tailspan import attributes as attr
 from tailspan.agent.decode import Step, Value
-from tailspan.agent.join import Finished, FinishedStep
+from tailspan.agent.join import Finished
 from tailspan.agent.model import EngineState, Interval, Membership, RequestState
 from tailspan.agent.pipeline import Pipeline
 from tailspan.agent.settings import AgentSettings
 from tailspan.agent.span import Span, readable
 from tailspan.agent.spans import SpanBuilder
+from tailspan.agent.steps import FinishedStep
 
 MS = 1_000_000
 

@@ -1,7 +1,8 @@
 """From the slots of one ring to records with their strings resolved.
 
-In: 64-byte slots in ring order. Out: `Record` and `Step` objects. A string is always registered before its first use in
-the same ring, so one pass is enough; an id whose registration was dropped reads as an empty string.
+In: 64-byte slots in ring order. Out: events, `Record`, `Step`, `EngineInfo` and those of `device`. A string is always
+registered before its first use in the same ring, so one pass is enough; an id whose registration was dropped reads as
+an empty string.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from tailspan.agent.device import DeviceTime, LayerGroup, Layers, StepWork, device_time
 from tailspan.recorder import layout
 from tailspan.recorder.layout import AttributeType, Kind
 
-Value = str | bool | int | float | tuple[str, ...]
+Value = str | bool | int | float | tuple[str, ...] | tuple[float, ...]
 
 
 class Record(NamedTuple):
@@ -57,32 +59,33 @@ class EngineInfo(NamedTuple):
     model: str
 
 
-Event = Record | Step | EngineInfo
-
+Event = Record | Step | EngineInfo | StepWork | DeviceTime | Layers
 
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _KINDS = {int(kind): kind for kind in Kind}
 _STRING, _ATTRIBUTE, _TEXT_ATTRIBUTE = int(Kind.STRING), int(Kind.ATTRIBUTE), int(Kind.TEXT_ATTRIBUTE)
 _BEGIN, _QUEUED, _ATTRIBUTES, _STEP = int(Kind.BEGIN), int(Kind.QUEUED), int(Kind.ATTRIBUTES), int(Kind.STEP)
+_STEP_DEVICE, _STEP_WORK, _LAYERS = int(Kind.STEP_DEVICE), int(Kind.STEP_WORK), int(Kind.LAYERS)
 _DOUBLE_TYPE, _BOOL_TYPE, _STRING_TYPE = int(AttributeType.DOUBLE), int(AttributeType.BOOL), int(AttributeType.STRING)
 
 
 class RingDecoder:
-    """Keeps the string table and unfinished texts of one ring."""
+    """Keeps the string table, unfinished texts and unfinished layer times of one ring."""
 
-    __slots__ = ("_parts", "_strings", "_texts")
+    __slots__ = ("_layers", "_parts", "_strings", "_texts")
 
     def __init__(self) -> None:
         """Start with an empty string table."""
         self._strings: dict[int, str] = {}
         self._parts: dict[int, bytes] = {}
         self._texts: dict[tuple[int, int], bytes] = {}
+        self._layers = LayerGroup()
 
     def decode(self, slots: Iterable[bytes]) -> Iterator[Event]:
         """Yield the events of the slots; raises `ValueError` at a record of unknown kind."""
         unpack, name_of = layout.RECORD.unpack, self._strings.get
         for slot in slots:
-            number, flags, name, key, a, b, c, d, e, _ = unpack(slot)
+            number, flags, name, key, a, b, c, d, e, _ = record = unpack(slot)
             kind = _KINDS.get(number)
             if kind is None:
                 raise ValueError(f"{number} is not a valid {Kind.__name__}")
@@ -90,6 +93,11 @@ class RingDecoder:
                 yield from self._string(slot)
             elif number == _STEP:
                 yield self._step(slot)
+            elif number == _STEP_WORK:
+                yield StepWork(name_of(name, ""), key, a, b)
+            elif number > _STEP:
+                if (event := self._device(record, slot)) is not None:
+                    yield event
             elif number == _TEXT_ATTRIBUTE:
                 yield from self._text(slot)
             elif number == _BEGIN:
@@ -143,6 +151,14 @@ class RingDecoder:
         return Step(
             self._name(engine), number, begin, end, prefill, decode, requests, waiting, preempted, usage, failed
         )
+
+    def _device(self, record: tuple[int, ...], slot: bytes) -> DeviceTime | Layers | None:
+        if record[0] == _STEP_DEVICE:
+            return device_time(self._name(record[2]), record)
+        if record[0] == _LAYERS:
+            self._layers.begin(record, self._name)
+            return None
+        return self._layers.add(slot)
 
     def _name(self, identifier: int) -> str:
         return self._strings.get(identifier, "")

@@ -20,6 +20,8 @@ from tailspan.agent.span import Link, Span, readable
 
 MAX_CACHED = 8192
 """Texts and keys of each kind whose encoding is kept, because most come again and again; a few MB when full."""
+MAX_CACHED_ARRAYS = 128
+"""Arrays of texts whose encoding is kept, because a model has the same parts in each of its steps."""
 
 # A tag is the field's number << 3 | wire type: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
 _RESOURCE_SPANS, _SCOPE_SPANS, _SPANS = b"\x0a", b"\x12", b"\x12"
@@ -32,6 +34,8 @@ _UNSET, _ERROR = b"\x7a\x00", b"\x18\x02"
 _LOCAL, _REMOTE = b"\x85\x01\x00\x01\x00\x00", b"\x85\x01\x00\x03\x00\x00"
 _LINK_FLAGS = b"\x35\x00\x03\x00\x00"
 _DOUBLE = struct.Struct("<d")
+_DOUBLE_ITEM = b"\x0a\x09\x21"
+"""What precedes the eight bytes of a floating point number in an array."""
 _MIN_INT, _MAX_INT = -(1 << 63), (1 << 63) - 1
 _MASK = (1 << 64) - 1
 _PAIR = 1 << 14
@@ -133,8 +137,22 @@ def _value(value: object) -> bytes | None:
     if isinstance(value, float):
         return b"\x21" + _DOUBLE.pack(value)
     if isinstance(value, tuple):
-        return _delimited(b"\x2a", b"".join([_delimited(b"\x0a", _value(item) or b"") for item in value]))
+        return _array(value)
     return None
+
+
+def _array(values: tuple[object, ...]) -> bytes:
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return _delimited(b"\x2a", b"".join([_DOUBLE_ITEM + _DOUBLE.pack(value) for value in values]))
+    return _texts(values) if kinds == {str} else _any_values(values)
+
+
+def _any_values(values: tuple[object, ...]) -> bytes:
+    return _delimited(b"\x2a", b"".join([_delimited(b"\x0a", _value(item) or b"") for item in values]))
+
+
+_texts = lru_cache(MAX_CACHED_ARRAYS)(_any_values)
 
 
 def _key_value(tag: bytes, key: str, value: bytes) -> bytes:

@@ -41,3 +41,8 @@ class Ids:
         """Return trace id (5 bytes of the worker, 4 of the step's number, 7 random) and span id (4 and 4 of them)."""
         begin = self._worker << 32 | number & _MASK_32
         return begin << 56 | self.span() >> 8, begin & _MASK_64
+
+
+def layer_id(step_id: int, number: int) -> int:
+    """Return the span id of a part of the model, `number` from 0: the step's with other bits of the worker."""
+    return step_id ^ number + 1 << 32

@@ -58,7 +58,23 @@ STEP_REQUESTS: Final = Shape(
     "tailspan.step.requests", "{request}", "Requests in the batch of one engine step.",
     (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024),
 )  # fmt: skip
-POOLED: Final = (STAGE_DURATION, INTER_TOKEN, STEP_DURATION, STEP_IDLE, STEP_REQUESTS)
+STEP_DEVICE_BUSY: Final = Shape(
+    "tailspan.step.device.busy",
+    "s",
+    "Device time of one engine step, from its first kernel to its last.",
+    STEP_DURATION.bounds,
+    _NS,
+)
+STEP_DEVICE_IDLE: Final = Shape(
+    "tailspan.step.device.idle",
+    "s",
+    "Device time from the previous step's last kernel to this one's first, while the engine had requests.",
+    STEP_IDLE.bounds,
+    _NS,
+)
+POOLED: Final = (
+    STAGE_DURATION, INTER_TOKEN, STEP_DURATION, STEP_IDLE, STEP_REQUESTS, STEP_DEVICE_BUSY, STEP_DEVICE_IDLE,
+)  # fmt: skip
 """Summed up by the agent, many values a request or step."""
 
 TOKENS: Final = "tailspan.tokens"

@@ -17,6 +17,8 @@ from tailspan.agent.model import EngineState, Interval, RequestState
 from tailspan.agent.stages import partition, token_times_ns, unattributed_ns
 from tailspan.agent.timeline import Timeline
 
+COMPUTED = ("prefill", "decode")
+"""Stages in which an engine computes."""
 HEALTHY = ("ok", "cancelled")
 """Outcomes that are nobody's fault."""
 
@@ -56,6 +58,16 @@ class Ledger:
         asked = self.request.attributes.get(attr.GEN_AI_MODEL)
         return str(asked) if asked else self.engine.model if self.engine is not None else ""
 
+    @property
+    def request_gpu_ns(self) -> int | None:
+        """GPU time of all stages in which the engine computed; None unless it is known of each."""
+        known = [self.gpu_ns(part) for part in self.stages if part.stage in COMPUTED]
+        return sum(filter(None, known)) if known and None not in known else None
+
+    def gpu_ns(self, part: Interval) -> int | None:
+        """GPU time of the engine's steps within a part of the request; None unless it is known of all these steps."""
+        return self.timeline.gpu_ns(part.begin_ns, part.end_ns)
+
     def wall_ns(self, stage: str) -> int:
         """Wall time of a stage over all its parts, 0 if it has none."""
         return sum(part.end_ns - part.begin_ns for part in self.stages if part.stage == stage)
@@ -76,7 +88,7 @@ def ledger(finished: Finished) -> Ledger | None:
     if request.begin_ns is None or request.end_ns is None:
         return None
     begin_ns, end_ns = request.begin_ns, max(request.begin_ns, request.end_ns)
-    timeline = Timeline(finished.steps)
+    timeline = Timeline(finished.steps, finished.engine.device if finished.engine is not None else None)
     tokens_ns = token_times_ns(request, timeline)
     first_ns = request.first_chunk_ns if request.first_chunk_ns is not None else request.first_token_ns
     if tokens_ns and request.finish_ns is None:

@@ -25,9 +25,9 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from tailspan import attributes as attr
 from tailspan.agent import instruments
 from tailspan.agent.counters import Counters
-from tailspan.agent.join import FinishedStep
 from tailspan.agent.ledger import Ledger
 from tailspan.agent.pooled import Labels, Pool, Source
+from tailspan.agent.steps import FinishedStep
 from tailspan.version import __version__
 
 MAX_VALUES = 100
@@ -82,7 +82,7 @@ class Metrics:
 
     def step(self, finished: FinishedStep) -> None:
         """Measure one engine step."""
-        step, engine = finished.step, finished.engine
+        step, engine, device = finished.step, finished.engine, finished.device
         labels: Labels = ((instruments.PROVIDER, engine.software or "unknown"),)
         if engine.model:
             labels += ((attr.GEN_AI_MODEL, self._bounded(attr.GEN_AI_MODEL, engine.model)),)
@@ -93,6 +93,12 @@ class Metrics:
                 histograms[instruments.STEP_REQUESTS.name].add(labels, (step.requests,))
                 if finished.idle_ns is not None:
                     histograms[instruments.STEP_IDLE.name].add(labels, (finished.idle_ns,))
+                if device is None:
+                    continue
+                timed = (*labels, (attr.DEVICE, device.device))
+                histograms[instruments.STEP_DEVICE_BUSY.name].add(timed, (device.busy_ns,))
+                if finished.device_idle_ns is not None:
+                    histograms[instruments.STEP_DEVICE_IDLE.name].add(timed, (finished.device_idle_ns,))
 
     def close(self, timeout_s: float) -> None:
         """Export a last time and stop the readers."""

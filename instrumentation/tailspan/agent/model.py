@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailspan.agent.decode import Step, Value
+from tailspan.agent.device import DeviceTime, Layers
 
 
 class Interval(NamedTuple):
@@ -88,5 +89,13 @@ class EngineState:
     steps: dict[int, Step] = field(default_factory=dict)
     work: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By step: ns of the model runner for the forward pass and for sampling, until the step is told."""
+    device: dict[int, DeviceTime] = field(default_factory=dict)
+    """By step, of those in `steps`."""
+    early_device: dict[int, DeviceTime] = field(default_factory=dict)
+    """By step, of those whose STEP has not come."""
+    layers: dict[int, Layers] = field(default_factory=dict)
+    """By step, until the step is told."""
+    patience: int = 0
+    """How many more steps without device time are waited for; 0 for an engine that gives none."""
     last_end_ns: int | None = None
     last_number: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tailspan.agent.counters import Counters, of_outboxes
-from tailspan.agent.join import Finished, FinishedStep
+from tailspan.agent.join import Finished
 from tailspan.agent.ledger import Ledger, ledger
 from tailspan.agent.metrics import Metrics
 from tailspan.agent.outbox import Outbox
@@ -19,6 +19,7 @@ from tailspan.agent.sampling import Sampler
 from tailspan.agent.settings import AgentSettings
 from tailspan.agent.span import Span
 from tailspan.agent.spans import SpanBuilder
+from tailspan.agent.steps import FinishedStep
 from tailspan.guard import Guard
 
 _GUARD = Guard("agent.metrics")
@@ -40,6 +41,7 @@ class Pipeline:
         self.builder = builder
         self.outboxes = outboxes
         self._sampler = Sampler(settings.head, settings.keep)
+        self._layer_spans = settings.layer_spans
         self._metrics: Metrics | None = None
         if found := readers(settings):
             self._metrics = Metrics(builder.resource, found, counters or partial(of_outboxes, outboxes))
@@ -54,9 +56,13 @@ class Pipeline:
             if self._metrics is not None:
                 with _GUARD:
                     self._metrics.step(step)
-            weight = self._sampler.step(step.step) if self.outboxes else 0.0
+            has_layers = step.layers is not None
+            weight = self._sampler.step(step.step, has_layers=has_layers) if self.outboxes else 0.0
             if weight:
-                spans.append(self.builder.step(step, weight))
+                span = self.builder.step(step, weight)
+                spans.append(span)
+                if has_layers and self._layer_spans:
+                    spans += self.builder.layers(span, step)
         self.send(spans)
 
     def send(self, spans: Sequence[Span]) -> None:

@@ -54,10 +54,16 @@ class Sampler:
             weight *= 1.0 if slow or _by_rule(keep, account) else _coin(keep.ratio, mix(_low(account)))
         return weight
 
-    def step(self, step: Step) -> float:
-        """Return the weight of a step's span, 0 to drop it: the head's ratio times that of the rules."""
+    def step(self, step: Step, *, has_layers: bool = False) -> float:
+        """Return the weight of a step's span, 0 to drop it: the head's ratio times that of the rules.
+
+        Steps with the times of their layers are few, and the worker chose them: a class of their own, of which all are
+        kept unless the ratio is 0.
+        """
         ratio = self.head.ratio * (self.keep.ratio if self.keep is not None else 1.0)
-        return 1.0 if ratio == 1 else _coin(ratio, mix(step.number ^ crc32(step.engine.encode()) << 32))
+        if ratio == 1 or (has_layers and ratio > 0):
+            return 1.0
+        return _coin(ratio, mix(step.number ^ crc32(step.engine.encode()) << 32))
 
     def _head_weight(self, account: Ledger) -> float:
         request = account.request

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tailspan.errors import UserError
+from tailspan.settings import flag
 
 _OTLP = {"otlp": None, "otlp_proto_grpc": "grpc", "otlp_proto_http": "http/protobuf"}
 _PROTOCOLS = ("grpc", "http/protobuf")
@@ -55,6 +56,7 @@ class AgentSettings:
     head: OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG, default parentbased_always_on.
     keep: TAILSPAN_KEEP, default None: every request that the head sampler lets pass.
     metric_interval_s: OTEL_METRIC_EXPORT_INTERVAL, given in milliseconds, default 60 s.
+    layer_spans: TAILSPAN_LAYER_SPANS=1 gives each step with the times of its layers a child span for each; default off.
     """
 
     traces: tuple[tuple[str, str], ...] = (("otlp", "grpc"),)
@@ -63,22 +65,23 @@ class AgentSettings:
     head: Head = Head()
     keep: Keep | None = None
     metric_interval_s: float = 60.0
+    layer_spans: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> AgentSettings:
         """Read and check all variables."""
         env = os.environ if environment is None else environment
-        head, keep = _head(env), _keep(env)
+        head, keep, layer_spans = _head(env), _keep(env), bool(flag(env, "TAILSPAN_LAYER_SPANS"))
         interval_s = _number(env, "OTEL_METRIC_EXPORT_INTERVAL", 60_000.0, "milliseconds") / 1e3
         if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-            return cls((), (), None, head, keep, interval_s)
+            return cls((), (), None, head, keep, interval_s, layer_spans)
         traces = _exporters(env, "TRACES", "otlp", ())
         metrics = _exporters(env, "METRICS", _metrics_default(env), ("prometheus",))
         otlp = tuple(item for item in metrics if item[0] != "prometheus")
         for signal, exporters in (("TRACES", traces), ("METRICS", otlp)):
             if any(name == "otlp" for name, _ in exporters):
                 _check_otlp(env, signal)
-        return cls(traces, otlp, _prometheus(env, named=otlp != metrics), head, keep, interval_s)
+        return cls(traces, otlp, _prometheus(env, named=otlp != metrics), head, keep, interval_s, layer_spans)
 
 
 def check(environment: Mapping[str, str] | None = None) -> None:

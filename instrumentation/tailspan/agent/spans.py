@@ -13,14 +13,15 @@ from tailspan import attributes as attr
 from tailspan.agent import histogram
 from tailspan.agent.decode import Value
 from tailspan.agent.ids import Ids
-from tailspan.agent.join import FinishedStep
 from tailspan.agent.ledger import Ledger
 from tailspan.agent.model import Interval, RequestState
 from tailspan.agent.span import Link, Span
+from tailspan.agent.step_spans import layer_spans, step_attributes
+from tailspan.agent.steps import FinishedStep
 
 _SAMPLED = 1
 _TOKENS = {"prefill": attr.GEN_AI_INPUT_TOKENS, "decode": attr.GEN_AI_OUTPUT_TOKENS}
-"""The stages of an engine, and what each of them computes."""
+"""What each stage of an engine computes."""
 _JOIN_LINKS: dict[str, Mapping[str, Value]] = {event: {attr.STEP_LINK: event} for event in ("join", "leave", "finish")}
 
 
@@ -77,32 +78,19 @@ class SpanBuilder:
 
     def step(self, finished: FinishedStep, weight: float = 1.0) -> Span:
         """Return the span of one engine step, in a trace of its own."""
-        step, engine, offset_ns = finished.step, finished.engine, self.offset_ns
-        attributes: dict[str, Value] = {
-            attr.ROLE: attr.ROLE_STEP,
-            attr.ENGINE_ID: step.engine,
-            attr.ENGINE_NAME: engine.software,
-            attr.GEN_AI_MODEL: engine.model,
-            attr.STEP_NUMBER: step.number,
-            attr.STEP_REQUESTS: step.requests,
-            attr.STEP_PREFILL_TOKENS: step.prefill_tokens,
-            attr.STEP_DECODE_TOKENS: step.decode_tokens,
-            attr.STEP_WAITING: step.waiting,
-            attr.STEP_PREEMPTED: step.preempted,
-            **_weight(weight),
-        }
-        if step.kv_usage_ratio is not None:
-            attributes[attr.STEP_KV_USAGE] = step.kv_usage_ratio
-        if (work := engine.work.pop(step.number, None)) is not None:
-            attributes[attr.STEP_EXECUTE_NS], attributes[attr.STEP_SAMPLE_NS] = work
-        if finished.idle_ns is not None:
-            attributes[attr.STEP_IDLE_NS] = finished.idle_ns
+        step, offset_ns = finished.step, self.offset_ns
+        attributes = step_attributes(finished, offset_ns)
+        attributes.update(_weight(weight))
         links = tuple(
             Link(change.trace_id, change.key, _SAMPLED, _JOIN_LINKS[change.event]) for change in finished.changes
         )
         trace_id, span_id = self._ids.step(step.number)
         return Span(self.resource, "step", trace_id, span_id, step.begin_ns + offset_ns, step.end_ns + offset_ns,
                     attributes, links=links)  # fmt: skip
+
+    def layers(self, step: Span, finished: FinishedStep) -> list[Span]:
+        """Return the children of a step's span, one for each part of the model that was timed."""
+        return list(layer_spans(step, finished, self.offset_ns))
 
 
 def _request_attributes(ledger: Ledger) -> dict[str, Value]:
@@ -124,6 +112,8 @@ def _request_attributes(ledger: Ledger) -> dict[str, Value]:
     if ledger.ttft_ns is not None:
         attributes[attr.TTFT_NS] = ledger.ttft_ns
         attributes[attr.GEN_AI_LATENCY_TTFT] = ledger.ttft_ns / 1e9
+    if (gpu_ns := ledger.request_gpu_ns) is not None:
+        attributes[attr.GPU_NS] = gpu_ns
     if request.queued_ns is not None:
         attributes[attr.GEN_AI_LATENCY_QUEUE] = ledger.wall_ns("queue") / 1e9
     if ledger.engine is not None:
@@ -158,6 +148,8 @@ def _add_computed(attributes: dict[str, Value], ledger: Ledger, stage: Interval)
         between = ledger.timeline.between(stage.begin_ns, stage.end_ns)
         if between is not None:
             attributes[attr.STEP_FIRST], attributes[attr.STEP_LAST] = between
+        if (gpu_ns := ledger.gpu_ns(stage)) is not None:
+            attributes[attr.GPU_NS] = gpu_ns
     tokens = _TOKENS[stage.stage]
     if tokens in request.attributes:
         attributes[tokens] = request.attributes[tokens]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
+from collections.abc import Sequence
 
 from tailspan import attributes as attr
 from tailspan.recorder import layout, process
@@ -17,11 +19,12 @@ from tailspan.recorder.process import unrecorded
 
 _numbers = itertools.count()
 _UNKNOWN = float("nan")
-_STEP_WORK = int(Kind.STEP_WORK)
 # Plain numbers: looking a member up in an enumeration costs a good part of a record.
 _JOIN, _FIRST_TOKEN = int(Kind.JOIN), int(Kind.FIRST_TOKEN)
 _ATTRIBUTE, _INT = int(Kind.ATTRIBUTE), int(layout.AttributeType.INT)
 _LEAVE, _FINISH = int(Kind.LEAVE), int(Kind.FINISH)
+_STEP_WORK, _STEP_DEVICE = int(Kind.STEP_WORK), int(Kind.STEP_DEVICE)
+_LAYERS, _LAYER_TIMES = int(Kind.LAYERS), int(Kind.LAYER_TIMES)
 
 
 class Engine:
@@ -105,3 +108,41 @@ class Engine:
 def step_work(name: str, number: int, execute_ns: int, sample_ns: int) -> None:
     """Note what of a step the model runner took, from a process that knows only the name of the engine."""
     process.ring().note(_STEP_WORK, 0, name, number, execute_ns, sample_ns)
+
+
+def step_device(
+    name: str, number: int, device: int, busy_ns: int, idle_ns: int = -1, begin_ns: int = 0, uncertainty_ns: int = 0,
+    launch_ns: int = -1,
+) -> None:  # fmt: skip
+    """Note the device time of a step, before or long after the step itself is recorded; after its `step_layers`.
+
+    device: index into `attributes.DEVICES`. begin_ns: on the host's clock, a `now_ns()` value, 0 where not known.
+    idle_ns: since the step before, launch_ns: of the host; -1 where not known.
+    """
+    process.ring().note(_STEP_DEVICE, device, name, number, busy_ns, idle_ns, begin_ns, uncertainty_ns, launch_ns)
+
+
+def step_layers(
+    name: str, number: int, parts: str, times_ns: Sequence[float], steps: int, cost_ns: int,
+    *, graph: bool = False, prefill: bool = False,
+) -> None:  # fmt: skip
+    """Note the device time of each part of the model in a sampled step: all records or, where they do not fit, none.
+
+    parts: what `encode_parts` wrote, of as many parts as there are times. steps: how many steps it stands for.
+    cost_ns: host time that sampling took. graph: the step replayed a CUDA graph. prefill: it computed prompt tokens.
+    """
+    ring = process.ring()
+    data = struct.pack(f"<{len(times_ns)}f", *times_ns)
+    chunks = [data[begin : begin + layout.CHUNK_BYTES] for begin in range(0, len(data), layout.CHUNK_BYTES)]
+    name_bytes, parts_bytes = len(name.encode("utf-8", "replace")), len(parts.encode("utf-8", "replace"))
+    if parts_bytes > layout.MAX_PARTS_BYTES:
+        ring.drop(1 + len(chunks))
+        return
+    # Both texts may have to be registered first.
+    if not ring.reserve(layout.chunks_of(name_bytes) + layout.chunks_of(parts_bytes) + 1 + len(chunks)):
+        return
+    engine, text = ring.string(name), ring.string(parts, layout.MAX_PARTS_BYTES)
+    flags = graph * layout.LAYERS_GRAPH | prefill * layout.LAYERS_PREFILL
+    ring.record(_LAYERS, flags, engine, number, text, len(times_ns), steps, cost_ns)
+    for chunk, part in enumerate(chunks):
+        ring.chunk(_LAYER_TIMES, chunk, engine, number, part)

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 MAGIC: Final = b"TSPNRING"
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER_BYTES: Final = 4096
 SLOT_BYTES: Final = 64
 ENGINE_SEPARATOR: Final = "\x1f"
@@ -67,11 +67,20 @@ class Kind(IntEnum):
     chunk with output (0: none), d = last text ready (0: none), e = busy ns of all detokenisation."""
     STEP = 14
     """One engine step: name = engine, flags = FAILED or 0, key = step number; see STEP_RECORD."""
-    STEP_GPU = 15
-    """Device time of a step: name = engine, key = step number, a = busy ns, b = idle ns before it (-1: unknown)."""
+    STEP_DEVICE = 15
+    """Device time of a step: name = engine, flags = index into DEVICES, key = step number, a = busy ns, b = idle ns
+    before it (-1: unknown), c = begin on the host's clock (0: unknown), d = uncertainty of that, ns, e = launch ns
+    (-1: unknown). May come long after the STEP."""
     STEP_WORK = 16
     """Host time of a step in the model runner, whatever process that is in, before its STEP: name = engine, key = step
     number, a = ns of inputs and forward pass, b = ns of sampling."""
+    LAYERS = 17
+    """Times of the model's parts in a sampled step follow, before its STEP_DEVICE: name = engine, flags = LAYERS_GRAPH
+    and LAYERS_PREFILL or 0, key = step number, a = id of a string in the same ring, the parts as `encode_parts` writes
+    them, b = number of parts, c = steps that it stands for, d = cost of sampling, ns."""
+    LAYER_TIMES = 18
+    """Next ten times of the LAYERS before: name = engine, flags = number of the chunk, key = step number, ten floats,
+    ns; see LAYER_TIMES_RECORD."""
 
 
 class AttributeType(IntEnum):
@@ -94,6 +103,10 @@ ABORTED: Final = 1
 """Flag of FINISH: the engine was told to give the request up."""
 FAILED: Final = 1
 """Flag of STEP: it ended without tokens."""
+LAYERS_GRAPH: Final = 1
+"""Flag of LAYERS: the step replayed a CUDA graph."""
+LAYERS_PREFILL: Final = 2
+"""Flag of LAYERS: the step computed prompt tokens."""
 
 # kind, flags, name, key, then 40 bytes that depend on the kind, then the sequence number.
 RECORD: Final = struct.Struct("<HHIQqqqqqQ")
@@ -105,8 +118,18 @@ BEGIN_RECORD: Final = struct.Struct("<HHIQqQQQqQ")
 QUEUED_RECORD: Final = struct.Struct("<HHIQqq24sQ")
 # begin, end, prefill tokens, decode tokens, requests, waiting, preempted, KV usage (NaN: unknown)
 STEP_RECORD: Final = struct.Struct("<HHIQqqIIIIIfQ")
+# ten times
+LAYER_TIMES_RECORD: Final = struct.Struct("<HHIQ10fQ")
+LAYER_TIMES: Final = 10
 CHUNK_BYTES: Final = 40
+MAX_PARTS_BYTES: Final = 8000
+"""Longest text of a model's parts, of LAYERS: cut it would be wrong, so the layer times of a longer one are dropped."""
 QUEUED_ID_BYTES: Final = 24
 
-_RECORDS = (RECORD, DOUBLE_RECORD, CHUNK_RECORD, BEGIN_RECORD, QUEUED_RECORD, STEP_RECORD)
+_RECORDS = (RECORD, DOUBLE_RECORD, CHUNK_RECORD, BEGIN_RECORD, QUEUED_RECORD, STEP_RECORD, LAYER_TIMES_RECORD)
 assert {record.size for record in _RECORDS} == {SLOT_BYTES}
+
+
+def chunks_of(size: int) -> int:
+    """Return how many records a text of as many bytes takes."""
+    return max(1, -(-size // CHUNK_BYTES))

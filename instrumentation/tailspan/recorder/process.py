@@ -45,16 +45,15 @@ class _Lease:
 class _ProcessRecorder:
     """All rings of one process."""
 
-    def __init__(self, directory: Path, slots: int) -> None:
+    def __init__(self, directory: Path, settings: Settings) -> None:
         self.directory = directory
-        self.slots = slots
+        self.settings = settings
         self.local = threading.local()
         self.free: list[RingWriter] = []
         self.all: list[RingWriter] = []
         self.numbers = itertools.count()
         self.nowhere = Nowhere()
         self.retry_at = 0.0
-        self.tells_callers = False
 
     def lease(self) -> RingWriter:
         """Give the calling thread a ring for good, or the one that keeps nothing for now."""
@@ -74,7 +73,7 @@ class _ProcessRecorder:
         number = next(self.numbers)
         if number >= MAX_RINGS:
             raise OSError(f"{MAX_RINGS} threads already record")
-        ring = RingWriter(self.directory / f"{os.getpid()}-{number}.ring", self.slots, number)
+        ring = RingWriter(self.directory / f"{os.getpid()}-{number}.ring", self.settings.ring_records, number)
         self.all.append(ring)
         return ring
 
@@ -122,7 +121,14 @@ class Nowhere(RingWriter):
         """Return three times 64 random bits."""
         return new_span_id(), new_span_id(), new_span_id()
 
-    def string(self, value: str) -> int:  # noqa: ARG002
+    def reserve(self, records: int) -> bool:  # noqa: ARG002
+        """Return that there is no room."""
+        return False
+
+    def drop(self, records: int) -> None:
+        """Count nothing: the process has said that it does not record."""
+
+    def string(self, value: str, max_bytes: int = 0) -> int:  # noqa: ARG002
         """Return the id of no string."""
         return 0
 
@@ -144,8 +150,7 @@ def start(settings: Settings) -> Path:
         inherited = os.environ.get(WORKER_DIR)
         directory = Path(inherited) if inherited else new_worker_dir(settings)
         os.environ[WORKER_DIR] = str(directory)
-        _recorder = _ProcessRecorder(directory, settings.ring_records)
-        _recorder.tells_callers = settings.server_timing
+        _recorder = _ProcessRecorder(directory, settings)
     return _recorder.directory
 
 
@@ -171,7 +176,17 @@ def is_started() -> bool:
 
 def tells_callers() -> bool:
     """Whether callers get the engine's times with their answers."""
-    return _recorder is not None and _recorder.tells_callers
+    return _recorder is not None and _recorder.settings.server_timing
+
+
+def device_timing() -> bool:
+    """Whether steps are timed by the device's own clock."""
+    return _recorder is not None and _recorder.settings.device_timing
+
+
+def layer_budget() -> float:
+    """Return the share of the steps' time that timing the layers of some of them may cost; 0: time none."""
+    return _recorder.settings.layer_budget if _recorder is not None else 0.0
 
 
 def ring() -> RingWriter:
@@ -214,9 +229,7 @@ def _forget_after_fork() -> None:
     global _recorder
     if _recorder is not None:
         with _GUARD:
-            parent = _recorder
-            _recorder = _ProcessRecorder(parent.directory, parent.slots)
-            _recorder.tells_callers = parent.tells_callers
+            _recorder = _ProcessRecorder(_recorder.directory, _recorder.settings)
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -104,19 +104,9 @@ class RingWriter:
         if head >= self._limit and not self._has_room(head):
             return
         _pack_double(
-            self._map,
-            HEADER_BYTES + (head & self._mask) * SLOT_BYTES,
-            kind,
-            flags,
-            name,
-            key,
-            value,
-            0,
-            0,
-            0,
-            0,
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, kind, flags, name, key, value, 0, 0, 0, 0,
             head + 1,
-        )
+        )  # fmt: skip
         self._head = head + 1
 
     def begin(
@@ -181,7 +171,7 @@ class RingWriter:
         if len(data) <= layout.CHUNK_BYTES:
             self.chunk(TEXT_ATTRIBUTE, 1, name, key, data)
             return
-        chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
+        chunks = layout.chunks_of(len(data))
         for number in range(chunks):
             part = data[number * layout.CHUNK_BYTES : (number + 1) * layout.CHUNK_BYTES]
             self.chunk(TEXT_ATTRIBUTE, number << 1 | (number == chunks - 1), name, key, part)
@@ -197,19 +187,9 @@ class RingWriter:
         if head >= self._limit and not self._has_room(head):
             return
         _pack_record(
-            self._map,
-            HEADER_BYTES + (head & self._mask) * SLOT_BYTES,
-            kind,
-            flags,
-            identifier,
-            key,
-            a,
-            b,
-            c,
-            d,
-            e,
+            self._map, HEADER_BYTES + (head & self._mask) * SLOT_BYTES, kind, flags, identifier, key, a, b, c, d, e,
             head + 1,
-        )
+        )  # fmt: skip
         self._head = head + 1
 
     def new_ids(self) -> tuple[int, int, int]:
@@ -223,8 +203,18 @@ class RingWriter:
                     return ids
             self._ids = _ids_of(os.urandom(24 * IDS_AT_ONCE))
 
-    def string(self, value: str) -> int:
-        """Return the id of a string in this ring; the first use writes its bytes."""
+    def reserve(self, records: int) -> bool:
+        """Return whether as many more records fit; count them as dropped if not."""
+        head = self._head + records - 1
+        return head < self._limit or self._has_room(head, records)
+
+    def drop(self, records: int) -> None:
+        """Count records that were not written."""
+        self._dropped += records
+        struct.pack_into("<Q", self._map, layout.DROPPED_OFFSET, self._dropped)
+
+    def string(self, value: str, max_bytes: int = MAX_NAME_BYTES) -> int:
+        """Return the id of a string in this ring, cut at `max_bytes`; the first use writes its bytes."""
         if self._head <= self._renew_at:
             known = self._strings.get(value)
             if known is not None:
@@ -233,7 +223,7 @@ class RingWriter:
             # Strings are written again every half lap, so that what a dead worker leaves behind can be read by itself.
             self._strings.clear()
             self._renew_at = self._head + self._slots // 2
-        return self._register(value)
+        return self._register(value, max_bytes)
 
     def close(self) -> None:
         """Give up the file; only for a ring that no thread writes to any more."""
@@ -244,13 +234,13 @@ class RingWriter:
         """Tell the reader that the process ended in an orderly way."""
         struct.pack_into("<Q", self._map, layout.CLOSED_OFFSET, 1)
 
-    def _register(self, value: str) -> int:
+    def _register(self, value: str, max_bytes: int) -> int:
         if len(self._strings) >= MAX_STRINGS:
             return self._strings.get(OVERFLOW_STRING, 0)
         if len(self._strings) == MAX_STRINGS - 1:
             value = OVERFLOW_STRING
-        data = value.encode("utf-8", "replace")[:MAX_NAME_BYTES]
-        chunks = max(1, -(-len(data) // layout.CHUNK_BYTES))
+        data = value.encode("utf-8", "replace")[:max_bytes]
+        chunks = layout.chunks_of(len(data))
         if self._head + chunks > self._limit and not self._has_room(self._head + chunks - 1):
             return 0
         identifier = len(self._strings) + 1
@@ -272,12 +262,11 @@ class RingWriter:
         struct.pack_into("<Q", self._map, layout.DROPPED_REQUESTS_OFFSET, self._dropped_requests)
         return False
 
-    def _has_room(self, head: int) -> bool:
+    def _has_room(self, head: int, records: int = 1) -> bool:
         self._look()
         if head < self._limit:
             return True
-        self._dropped += 1
-        struct.pack_into("<Q", self._map, layout.DROPPED_OFFSET, self._dropped)
+        self.drop(records)
         return False
 
     def _look(self) -> None:

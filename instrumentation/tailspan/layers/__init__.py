@@ -1,0 +1,1 @@
+"""The time of every layer of a model, from steps that are sampled within a budget."""
