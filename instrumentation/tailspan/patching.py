@@ -54,6 +54,8 @@ class Patcher:
 
     engine: str
     targets: tuple[Target, ...]
+    at_undo: tuple[Callable[[], None], ...] = ()
+    """What takes off hooks that are on single objects, not on classes."""
     active: bool = False
     missing: dict[str, str] = field(default_factory=dict)
     """`module:path` -> why it could not be patched."""
@@ -81,6 +83,8 @@ class Patcher:
                 delattr(applied.parent, applied.name)
             else:
                 setattr(applied.parent, applied.name, applied.original)
+        for restore in self.at_undo:
+            restore()
 
     @property
     def patched(self) -> int:

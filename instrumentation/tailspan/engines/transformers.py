@@ -6,7 +6,14 @@ One table of targets, whose parts stand beside what they record: `transformers_s
 
 from __future__ import annotations
 
-from tailspan.engines import transformers_batching, transformers_generate, transformers_serve, transformers_text
+from tailspan.engines import (
+    transformers_batching,
+    transformers_forward,
+    transformers_generate,
+    transformers_serve,
+    transformers_text,
+)
+from tailspan.engines.probing import forget_probes
 from tailspan.engines.support import NOT_TESTED, TESTED, Supported
 from tailspan.patching import Patcher, installed, of_version
 
@@ -31,4 +38,4 @@ TARGETS = (
 
 def patcher() -> Patcher:
     """Return the patcher of the targets of the installed version, not yet applied."""
-    return Patcher(NAME, of_version(TARGETS, installed(DISTRIBUTIONS)))
+    return Patcher(NAME, of_version(TARGETS, installed(DISTRIBUTIONS)), (transformers_forward.restore, forget_probes))

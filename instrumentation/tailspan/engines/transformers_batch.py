@@ -136,6 +136,13 @@ class Batch:
             )
         )  # fmt: skip
 
+    def planned_last(self) -> tuple[int, bool]:
+        """Return the number of the step planned last, 0 without one, and whether it computes prompt tokens."""
+        if not self._plans:
+            return 0, False
+        plan = self._plans[-1]
+        return plan.number, bool(plan.prefill_tokens)
+
     def update_begins(self, at_ns: int) -> None:
         """The engine reads the tokens of its oldest planned step."""
         self._current = self._plans.popleft() if self._plans else None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tailspan.engines import transformers_batching_device as device
 from tailspan.engines.offline import offline_request
 from tailspan.engines.transformers_batch import Batch, Member
 from tailspan.engines.transformers_models import model_name
@@ -92,6 +93,10 @@ def _prepare(wrapped: Function, instance: Any, args: Arguments, kwargs: Keywords
     return is_planned
 
 
+def _compute(wrapped: Function, instance: Any, args: Arguments, kwargs: Keywords) -> Any:
+    return device.run_step(wrapped, _batches.get(instance.output_router) if is_started() else None, args, kwargs)
+
+
 def _update(wrapped: Function, instance: Any, args: Arguments, kwargs: Keywords) -> Any:
     batch = None
     with _GUARD:
@@ -165,12 +170,16 @@ def _clear_cancelled(wrapped: Function, instance: Any, args: Arguments, kwargs: 
 
 _API = "transformers.generation.continuous_batching.continuous_api"
 _IOS = "transformers.generation.continuous_batching.input_outputs"
+_RUNNER = "transformers.generation.continuous_batching.model_runner"
 _SCHEDULER = "transformers.generation.continuous_batching.scheduler"
 _REQUESTS = "transformers.generation.continuous_batching.requests"
 TARGETS = (
     Target(_API, "ContinuousBatchingManager.add_request", _add_request, "requests and queue of continuous batching"),
     Target(_REQUESTS, "RequestState.__post_init__", _state_made, "requests and queue of continuous batching"),
     Target(_API, "ContinuousBatchProcessor.prepare_next_batch", _prepare, "steps of continuous batching"),
+    Target(_API, "ContinuousBatchProcessor._generation_step", _compute, "device time of continuous batching"),
+    Target(_RUNNER, "ModelRunner.compute_batch", device.compute, "device time of continuous batching"),
+    Target(_RUNNER, "ModelRunner._get_forward_fn", device.forward_function, "layers of compiled continuous batching"),
     Target(_API, "ContinuousBatchProcessor.update_batch", _update, "tokens of continuous batching"),
     Target(_API, "ContinuousBatchProcessor.fail_all_requests", _fail_all, "last step before a crash"),
     Target(_IOS, "ContinuousBatchingAsyncIOs.prepare_batch_update", _tokens_on_host, "token times with async batching"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tailspan import attributes as attr
 from tailspan.asgi import exchange_of
+from tailspan.engines import transformers_forward
 from tailspan.engines.transformers_models import model_name, pool
 from tailspan.recorder import Request, now_ns
 
@@ -24,9 +25,10 @@ class Run:
     """The state of an outermost `generate()` call; used by one thread."""
 
     __slots__ = (
-        "_engine", "_finished", "_host_ns", "_last_step", "_length", "_new_tokens", "_on_host", "_prefill_steps",
-        "_prompt_length", "_prompt_tokens", "_put_end_ns", "_puts", "_rows", "_sets_output", "_step", "_step_begin_ns",
-        "_step_end_ns", "_tokens", "_waiting", "model", "owned", "puts_before_criteria", "request",
+        "_engine", "_finished", "_host_ns", "_is_on_device", "_last_step", "_length", "_new_tokens", "_on_host",
+        "_prefill_steps", "_probe", "_prompt_length", "_prompt_tokens", "_put_end_ns", "_puts", "_rows",
+        "_sets_output", "_step", "_step_begin_ns", "_step_end_ns", "_tokens", "_waiting", "model", "owned",
+        "puts_before_criteria", "request",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +40,8 @@ class Run:
         self.owned = owned
         self.puts_before_criteria = False
         self._engine = pool.acquire(model)
+        self._probe = transformers_forward.probe(model, self._engine)
+        self._is_on_device = False
         # tailspan's own streamer hooks know better when output reaches the response.
         self._sets_output = not any(cls.__name__ in _OWN_STREAMERS for cls in type(streamer).__mro__)
         self._waiting = waiting
@@ -77,8 +81,23 @@ class Run:
         if self.owned:
             self.request.attribute(attr.PROMPTS, prompts)
 
+    def forward_begins(self) -> None:
+        """The model computes next: the device's part of the step begins, unless it is one of several passes."""
+        if self._probe is not None and not self._is_on_device:
+            self._is_on_device = True
+            self._probe.begin("decode" if self._last_step else "prefill")
+
+    def forward_returned(self) -> None:
+        """The forward pass has been launched; on a CPU, computed."""
+        if self._probe is not None and self._is_on_device:
+            self._probe.launched()
+
     def sampled(self, input_ids: Any) -> None:
         """The stopping criteria see the new tokens: on the host now on a CPU, else once the loop has waited."""
+        if self._probe is not None and self._is_on_device:
+            self._is_on_device = False
+            self._step = self._step or self._engine.next_step()
+            self._probe.end(self._engine.name, self._step)
         length = input_ids.shape[1]
         self._new_tokens = max(0, length - self._length) if self._length >= 0 else 1
         self._length = length
@@ -152,6 +171,8 @@ class Run:
         self._close(now, "error", name)
 
     def _close(self, at_ns: int, outcome: str, error_type: str) -> None:
+        if self._probe is not None and self._is_on_device:
+            self._probe.abandon()
         pool.release(self.model, self._engine)
         if self.owned:
             self.request.end(at_ns, outcome, error_type)
@@ -182,6 +203,8 @@ class Run:
         self._step = self._new_tokens = self._host_ns = 0
         self._step_end_ns = at_ns
         self._step_begin_ns = max(at_ns, self._put_end_ns)
+        if self._probe is not None:
+            self._probe.poll()
 
     def _output_tokens(self, result: Any) -> int:
         sequences = getattr(result, "sequences", result)

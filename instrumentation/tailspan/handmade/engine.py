@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from tailspan.engines.probing import probe_on
 from tailspan.handmade.failsafe import swallow
 from tailspan.handmade.handles import RequestHandle
 from tailspan.handmade.seats import Seat
@@ -27,12 +28,15 @@ _UNKNOWN = float("nan")
 class Engine:
     """One scheduler with its batch. Make one for each model that the process runs; its steps come one after another.
 
-    `name` is the software (`myengine`), `model` the model's name; both become attributes of spans.
+    `name` is the software (`myengine`), `model` the model's name; both become attributes of spans. `module` is the
+    `torch.nn.Module` that the steps run: then the device time of each step is measured, and that of the model's layers
+    in some of them. Steps must come from one thread and launch their work on one stream.
     """
 
-    def __init__(self, name: str, model: str = "") -> None:
+    def __init__(self, name: str, model: str = "", module: Any = None) -> None:
         self.name = name
         self.model = model
+        self.module = module
         self.tells_tokens = False
         """Whether the worker ever said that a token was sampled."""
         self._reset()
@@ -61,6 +65,7 @@ class Engine:
         self.last_step = 0
         self.last_end_ns = 0
         self.lock = threading.Lock()
+        self._on_device: StepScope | None = None
         self._batch: tuple[RequestHandle, ...] = ()
 
     def _seat(self, handle: RequestHandle, at_ns: int, prompt_tokens: int) -> Seat | None:
@@ -78,6 +83,29 @@ class Engine:
                 self._change(step, batch, number, at_ns)
             self.open_step, self.open_number = step, number
         return number
+
+    def device_begins(self, step: StepScope) -> None:
+        """The step's work on the device begins, unless that of another has not ended."""
+        if self.module is None or self._on_device is not None:
+            return
+        probe = probe_on(self.module, self.id)
+        if probe is not None:
+            self._on_device = step
+            probe.begin("prefill" if step.prefill_tokens else "decode")
+
+    def device_ends(self, step: StepScope, *, failed: bool) -> None:
+        """All of the step's work has been launched, or it `failed`."""
+        if self._on_device is not step:
+            return
+        self._on_device = None
+        probe = probe_on(self.module, self.id)
+        if probe is not None:
+            if failed:
+                probe.abandon()
+            else:
+                probe.launched()
+                probe.end(self.recorder.name, step.number)
+                probe.poll()
 
     def end_step(self, step: StepScope, end_ns: int) -> None:
         """Record the step, then the first and last tokens that it sampled."""

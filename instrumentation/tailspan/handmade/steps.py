@@ -86,6 +86,7 @@ class StepScope(AlsoAsync["StepScope"]):
                 self.begin_ns = now_ns()
                 self.batch = tuple(requests)
                 self.number = self.engine.begin_step(self, self.batch, self.begin_ns)
+                self.engine.device_begins(self)
             except Exception as error:
                 swallow(error)
         return self
@@ -95,6 +96,7 @@ class StepScope(AlsoAsync["StepScope"]):
     ) -> None:
         if self.number and is_started():
             try:
+                self.engine.device_ends(self, failed=kind is not None)
                 self.engine.end_step(self, now_ns())
             except Exception as ours:
                 swallow(ours)
