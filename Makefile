@@ -5,6 +5,7 @@
 #   make test-vllm [ARGS="-k disconnect"]   with a real vLLM: 4 GB of packages once, kept outside the checkout
 #   make lint
 #   make bench [ONLY=recorder]
+#   make gpu-check                          on a CUDA GPU: what device and layer times cost, and how right they are
 #   make soak [ARGS="-k kill"]              some minutes of kills, forks, clock steps and failures
 #
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
@@ -18,10 +19,10 @@ export PIP_ROOT_USER_ACTION := ignore
 export HF_HUB_OFFLINE := 1
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-vllm lint bench soak clean
+.PHONY: help demo test test-vllm lint bench gpu-check soak clean
 
 help:
-	@sed -n '3,11s/^# \{0,3\}//p' Makefile
+	@sed -n '3,12s/^# \{0,3\}//p' Makefile
 
 # vLLM has an environment of its own, the one of test-vllm. To use one that you have: tailspan demo --engine vllm
 ifeq ($(ENGINE),vllm)
@@ -49,6 +50,10 @@ lint: $(VENV)/dev-installed
 
 bench: $(VENV)/dev-installed
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+# On Linux, PyPI's torch is the one with CUDA. ARGS="--device cpu" tries the check itself.
+gpu-check: $(VENV)/demo-installed
+	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
 soak: $(VENV)/dev-installed
 	$(BIN)/python -m pytest tests/soak -m soak $(ARGS)

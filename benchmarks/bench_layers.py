@@ -1,0 +1,192 @@
+"""Layer timings on a real model, in transformers and in vLLM: do they add up, are they right, what do they cost?
+
+closure: parts of sampled steps against steps that are not sampled, which another clock times; medians of steps in turn.
+shares: attention, MLP and lm_head against torch.profiler, which knows the modules by ranges of its own.
+overhead: blocks of decode steps with device and layer times on and off in turn, at the default budget; means of CPU
+time, as the cost is in the few steps that are sampled. The interval stands where others have their peer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from benchmarks.gpu_check import recorder
+from benchmarks.layer_shares import KINDS, profiled_shares, sampled_shares
+from benchmarks.pairs import Change
+from benchmarks.result import Result
+from tailspan.device.host import HostTimer
+from tailspan.device.steps import StepProbe
+from tailspan.layers.governor import BUDGET, Governor
+from tailspan.layers.plan import Plan, plan_of
+from tailspan.layers.sampler import LayerSampler
+from tailspan_queries.demo.model import prepare_model
+
+CHECKOUT = Path(__file__).parents[1]
+CLOSURE_PERCENT, SHARE_POINTS = 3.0, 3.0
+PROMPT_TOKENS = 64
+PAIRS = 40
+BLOCKS, BLOCK_STEPS = 60, 24
+"""Blocks of each kind, and steps of a block."""
+RESAMPLES = 2_000
+
+
+def run() -> list[Result]:
+    """Run all measurements, in transformers first."""
+    return [*_transformers(), *_vllm()]
+
+
+def _transformers() -> list[Result]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(prepare_model(), dtype=torch.float32).eval()
+    plan = plan_of(model)
+    if not isinstance(plan, Plan):
+        raise RuntimeError(plan)
+    decode, prefill = forwards(model)
+    rows = []
+    for phase, forward in (("decode", decode), ("prefill", prefill)):
+        rows.append(closure_row(f"layers.transformers.{phase}", *_closure(plan, forward)))
+        ours = sampled_shares(plan, HostTimer(), forward, _no_wait)
+        theirs = profiled_shares(model, forward, _no_wait, "cpu")
+        rows += share_rows(f"layers.transformers.{phase}", ours, theirs)
+    return [*rows, overhead_row("layers.transformers", overhead(plan, decode))]
+
+
+def forwards(model: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return a decode step after a prompt, and the prefill of that prompt; each leaves everything as it was."""
+    import torch
+
+    prompt = torch.arange(100, 100 + PROMPT_TOKENS)[None]
+    with torch.inference_mode():
+        cache = model(prompt, use_cache=True).cache
+
+    def decode() -> Any:
+        with torch.inference_mode():
+            logits = model(prompt[:, -1:], cache=cache, use_cache=True).logits
+            cache.crop(-1)
+        return logits
+
+    def prefill() -> Any:
+        with torch.inference_mode():
+            return model(prompt, use_cache=True).logits
+
+    return decode, prefill
+
+
+def _closure(plan: Plan, forward: Callable[[], Any]) -> tuple[list[float], list[float]]:
+    """Return the ns of steps that are not sampled, and the sums of sampled ones, in turn."""
+    timer = HostTimer()
+    sampler = LayerSampler(plan, Governor(0.5, interval_ns=0, first_cost_ns=1))
+    wholes: list[float] = []
+    sums: list[float] = []
+    while len(sums) < PAIRS:
+        begin_ns = time.perf_counter_ns()
+        forward()
+        whole_ns = time.perf_counter_ns() - begin_ns
+        sampler.stepped("decode", 10**12)
+        if sampler.begin(timer, "decode"):
+            begin = timer.record()
+            forward()
+            end = timer.record()
+            sample = sampler.end()
+            if sample is not None:
+                wholes.append(whole_ns)
+                sums.append(sum(sample.times(timer, begin, end)))
+    return wholes, sums
+
+
+def overhead(plan: Plan, forward: Callable[[], Any]) -> Change:
+    """Return what device and layer times cost, in percent of the CPU time of a step."""
+    probe = StepProbe(HostTimer(), LayerSampler(plan, Governor(BUDGET)))
+
+    def step(number: int, is_on: bool) -> None:
+        if is_on:
+            probe.begin("decode")
+        forward()
+        if is_on:
+            probe.launched()
+            probe.end("benchmark", number)
+            probe.poll()
+
+    with recorder():
+        return change_of_mean(*blocks(step))
+
+
+def blocks(step: Callable[[int, bool], None]) -> tuple[list[float], list[float]]:
+    """Run blocks of steps without and with us in turn; return the CPU time of each, ns."""
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    for block in range(2 * BLOCKS):
+        is_on = block % 2 == (block // 2) % 2
+        begin_ns = time.thread_time_ns()
+        for number in range(BLOCK_STEPS):
+            step(block * BLOCK_STEPS + number + 1, is_on)
+        spent[is_on].append(time.thread_time_ns() - begin_ns)
+    return spent[False], spent[True]
+
+
+def _vllm() -> list[Result]:
+    subprocess.run([sys.executable, str(CHECKOUT / "tests/vllm/environment.py"), str(CHECKOUT)], check=True)
+    command = [str(CHECKOUT / ".venv-vllm/bin/python"), "-m", "benchmarks.vllm_layers", str(prepare_model())]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-4000:])
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return [
+        closure_row("layers.vllm.decode", found["wholes"], found["sums"]),
+        *share_rows("layers.vllm.decode", found["ours"], found["theirs"]),
+        overhead_row("layers.vllm", change_of_mean(found["off"], found["on"])),
+    ]
+
+
+def closure_row(name: str, wholes: list[float], sums: list[float]) -> Result:
+    """Judge how the parts add up."""
+    off = (statistics.median(sums) / statistics.median(wholes) - 1) * 100
+    label = f"{len(sums)} samples, signed"
+    return Result(f"{name}.closure", abs(off), "%", CLOSURE_PERCENT, peer=label, peer_value=off)
+
+
+def share_rows(name: str, ours: dict[str, float], theirs: dict[str, float]) -> list[Result]:
+    """Judge the shares, in points."""
+    return [
+        Result(
+            f"{name}.{kind}.off", abs(ours[kind] - theirs[kind]) * 100, "points", SHARE_POINTS,
+            peer="torch.profiler's share", peer_value=theirs[kind] * 100,
+        )
+        for kind in KINDS
+    ]  # fmt: skip
+
+
+def overhead_row(name: str, change: Change) -> Result:
+    """Judge the cost against the budget."""
+    label = f"in {change.interval}, {BLOCKS} pairs of {BLOCK_STEPS} steps"
+    return Result(f"{name}.overhead", change.percent, "%", BUDGET * 100, peer=label, peer_value=change.percent)
+
+
+def change_of_mean(a: list[float], b: list[float]) -> Change:
+    """Return b/a - 1 of the means, in percent, with its 95 % interval over pairs."""
+    rng = random.Random(20_261_130)
+    pairs = range(len(a))
+
+    def estimate(chosen: Any) -> float:
+        return (sum(b[i] for i in chosen) / sum(a[i] for i in chosen) - 1) * 100
+
+    resampled = sorted(estimate(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    return Change(estimate(pairs), resampled[int(0.025 * RESAMPLES)], resampled[int(0.975 * RESAMPLES) - 1])
+
+
+def _no_wait() -> None:
+    """A CPU has computed when a call returns."""
