@@ -61,6 +61,11 @@ COMMANDS = {
     ),
     "preemption": Command("tailspan_queries.engine_cli:preemption", "what evictions cost, and whom", "collector"),
     "engine": Command("tailspan_queries.engine_cli:engine", "busy and idle time of engines between steps", "collector"),
+    "export": Command("tailspan_queries.export_cli:export_main", "a trace file for Perfetto or Chrome", "collector"),
+    "gpu": Command("tailspan_queries.layer_cli:gpu", "busy, idle and launch-bound time of devices", "collector"),
+    "layers": Command(
+        "tailspan_queries.layer_cli:layers", "which layers take the time, of a step and end to end", "collector"
+    ),
     "query": Command("tailspan_queries.cli:query", "run a shipped or your own .sql file", "collector"),
 }
 

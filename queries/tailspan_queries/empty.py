@@ -35,3 +35,16 @@ def no_rows_note(client: Client, window: Window, filters: Filters) -> str:
     if row["window_requests"]:
         return f"the query found nothing among the {row['window_kept']:,} requests of the window"
     return empty_note(client, window, filters)
+
+
+def without_layers_note(client: Client, window: Window, filters: Filters, baseline: Window | None = None) -> str:
+    """Return one line for a window of which no layer is known: there are no requests, or nothing timed their layers."""
+    row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
+    if not row["window_requests"] and baseline is None:
+        return empty_note(client, window, filters)
+    if baseline is not None:
+        return "no sampled steps in window and baseline that could be compared (10 alike in the baseline are needed)"
+    return (
+        f"no layer was timed in the steps of the {row['window_kept']:,} requests of the window: workers time them "
+        "while TAILSPAN_LAYER_BUDGET is above 0; `tailspan doctor` says whether yours do"
+    )

@@ -18,6 +18,9 @@ KEEPS_UP = 0.05
 """Share of the time with requests up to which idle time between steps is no matter."""
 DEVICE_KEPT_BUSY = 0.8
 """Share of a step that the device should compute."""
+LAUNCH_BOUND = 0.5
+"""Share of the device time in launch-bound steps from which on launches are what to look at."""
+GRAPHS = "Look at CUDA graphs (is --enforce-eager on?) and at larger batches."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class EngineRow:
     preempted: int
     device_ratio: float | None
     device_idle_ratio: float | None
+    device_launched_ratio: float | None
 
     @property
     def idle_at_work_ratio(self) -> float:
@@ -126,11 +130,14 @@ def device_note(row: EngineRow) -> str:
     if row.device_ratio is None or row.device_idle_ratio is None:
         return "These are times of the host; no device was measured."
     computed = f"The device computed for {units.percent_text(row.device_ratio)} of the steps"
+    launched = row.device_launched_ratio or 0.0
+    if launched >= LAUNCH_BOUND:
+        return f"{computed}, {units.percent_text(launched)} of that at the pace of its launches: launch-bound. {GRAPHS}"
     if row.device_ratio >= DEVICE_KEPT_BUSY:
         return f"{computed}, so launches keep it busy."
     return (
         f"{computed} and idled {units.percent_text(row.device_idle_ratio)} of the time with requests: launch-bound. "
-        "Look at CUDA graphs (is --enforce-eager on?) and at larger batches."
+        f"{GRAPHS}"
     )
 
 

@@ -16,6 +16,8 @@ from tailspan_queries.engines import EngineReport, EngineRow, Gap, engine_report
 from tailspan_queries.engines_view import engines_csv, engines_json, render_engines
 from tailspan_queries.events import WorkerEvent, worker_events
 from tailspan_queries.filters import ALL, Filters
+from tailspan_queries.gpu import GpuReport, GpuRow, gpu_report
+from tailspan_queries.gpu_view import gpu_csv, gpu_json, render_gpu
 from tailspan_queries.interference import (
     Interference,
     InterferenceReport,
@@ -24,6 +26,12 @@ from tailspan_queries.interference import (
     interference_report,
     render_interference,
 )
+from tailspan_queries.layers import LayerReport, LayerRow, layer_report
+from tailspan_queries.layers_contribution import contribution_report
+from tailspan_queries.layers_contribution_view import contribution_csv, contribution_json, render_contribution
+from tailspan_queries.layers_drift import Drift, DriftReport, drift_csv, drift_json, drift_report, render_drift
+from tailspan_queries.layers_records import Contribution, ContributionReport, Prediction, Speedup
+from tailspan_queries.layers_view import layers_csv, layers_json, render_layers
 from tailspan_queries.preemption import (
     Preemption,
     PreemptionReport,
@@ -46,20 +54,30 @@ __all__ = [
     "EXACT",
     "ROLLUP",
     "Client",
+    "Contribution",
+    "ContributionReport",
     "Distribution",
+    "Drift",
+    "DriftReport",
     "EngineReport",
     "EngineRow",
     "Filters",
     "Gap",
+    "GpuReport",
+    "GpuRow",
     "Interference",
     "InterferenceReport",
+    "LayerReport",
+    "LayerRow",
     "Ledger",
     "Method",
+    "Prediction",
     "Preemption",
     "PreemptionReport",
     "SlowRequest",
     "SlowStep",
     "SpanRow",
+    "Speedup",
     "StageReport",
     "StageRow",
     "StepSummary",
@@ -68,12 +86,24 @@ __all__ = [
     "Window",
     "WorkerEvent",
     "connect",
+    "contribution_csv",
+    "contribution_json",
+    "contribution_report",
+    "drift_csv",
+    "drift_json",
+    "drift_report",
     "engine_report",
     "engines_csv",
     "engines_json",
+    "gpu_csv",
+    "gpu_json",
+    "gpu_report",
     "interference_csv",
     "interference_json",
     "interference_report",
+    "layer_report",
+    "layers_csv",
+    "layers_json",
     "parse_window",
     "preemption_csv",
     "preemption_json",
@@ -81,8 +111,12 @@ __all__ = [
     "print_csv",
     "print_json",
     "print_table",
+    "render_contribution",
+    "render_drift",
     "render_engines",
+    "render_gpu",
     "render_interference",
+    "render_layers",
     "render_preemption",
     "render_slowest",
     "render_stages",

@@ -18,6 +18,7 @@ from tailspan_schemas.migrations import Database, cluster_of
 
 GROUPS = {
     "spans": (r"spans|engine_requests", "start"),
+    "layers": (r"layers", "start"),
     "rollups": (r"stage_minutes", "minute"),
     "traces": (r"traces", "day"),
     "rejects": (r"rejects", "rejected_at"),

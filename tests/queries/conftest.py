@@ -8,7 +8,7 @@ from tailspan import attributes
 from tailspan.agent import histogram
 from tailspan_queries.client import Client, connect
 from tailspan_queries.times import Window
-from tests.queries import engine_traffic, sampled, traffic
+from tests.queries import engine_traffic, layer_traffic, sampled, traffic
 from tests.support.collector import RunningCollector, wait_until
 
 DAY_NS = 24 * 60 * traffic.MINUTE_NS
@@ -131,6 +131,30 @@ def served(engines: list[engine_traffic.Engine]) -> list[tuple[engine_traffic.En
 
 
 @pytest.fixture(scope="session")
+def layered() -> list[layer_traffic.LayeredEngine]:
+    """Four engines with device times, four days after the bursts."""
+    return layer_traffic.fleet(traffic.BEGIN_NS + 4 * DAY_NS + 10_000_000_000)
+
+
+@pytest.fixture(scope="session")
+def slowed() -> list[layer_traffic.LayeredEngine]:
+    """An engine of the same model as the first of them, ten minutes later, with a slower layer."""
+    return layer_traffic.slowed(traffic.BEGIN_NS + 4 * DAY_NS + 10 * traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def steady() -> layer_traffic.LayeredEngine:
+    """An engine that does not change, twenty minutes after the four."""
+    return layer_traffic.steady(traffic.BEGIN_NS + 4 * DAY_NS + 20 * traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def layered_requests(layered: list[layer_traffic.LayeredEngine]) -> list[traffic.Request]:
+    """The requests of the four engines."""
+    return [request for item in layered for request in engine_traffic.requests_of(item.engine)]
+
+
+@pytest.fixture(scope="session")
 def client(
     collector: RunningCollector,
     bursty: list[traffic.Request],
@@ -141,6 +165,10 @@ def client(
     events: list[traffic.Event],
     engines: list[engine_traffic.Engine],
     served: list[tuple[engine_traffic.Engine, traffic.Request]],
+    layered: list[layer_traffic.LayeredEngine],
+    slowed: list[layer_traffic.LayeredEngine],
+    steady: layer_traffic.LayeredEngine,
+    layered_requests: list[traffic.Request],
 ) -> Iterator[Client]:
     """A client of a ClickHouse that holds all of this."""
     spans = [span for request in (*bursty, *pair, *kept) for span in traffic.request_spans(request)]
@@ -149,6 +177,8 @@ def client(
     spans += [traffic.event_span(event) for event in events]
     spans += [span for _, request in served for span in traffic.request_spans(request)]
     spans += [span for engine in engines for span in engine_traffic.step_spans(engine)]
+    spans += [span for request in layered_requests for span in traffic.request_spans(request)]
+    spans += [span for item in (*layered, *slowed, steady) for span in layer_traffic.spans_of(item)]
     # The same prefix as that of `pair`, to be ambiguous, and the steps of another engine with the same numbers.
     other = traffic.make_span(b"\xab" * 3 + b"\x11" * 13, b"\x09" * 8, b"", "GET /health", traffic.BEGIN_NS, 1000, {})
     spans.append(("web", "", other))
@@ -156,11 +186,14 @@ def client(
     collector.export(*traffic.messages(spans))
     assert collector.wait_rows(len(spans)) == len(spans)
     # What views make of an insert is there a moment after its spans.
-    requests = len(bursty) + len(pair) + len(kept) + len(served)
+    requests = len(bursty) + len(pair) + len(kept) + len(served) + len(layered_requests)
     rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
     assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
     indexed = "select sum(span_count) from tailspan.traces"
     assert wait_until(lambda: collector.query(indexed)[0][0], lambda count: count >= len(spans)) == len(spans)
+    steps_with_parts = sum(len(item.sampled) for item in (*layered, *slowed, steady))
+    timed = "select uniqExact(trace_id) from tailspan.layers"
+    assert wait_until(lambda: collector.query(timed)[0][0], lambda count: count >= steps_with_parts) == steps_with_parts
     client = connect(collector.url)
     yield client
     client.close()
@@ -188,3 +221,16 @@ def sampled_window() -> Window:
 def engine_window() -> Window:
     """A window of whole minutes that holds the engines with continuous batching."""
     return Window(traffic.BEGIN_NS + 3 * DAY_NS, traffic.BEGIN_NS + 3 * DAY_NS + 2 * traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def layer_window() -> Window:
+    """A window of whole minutes that holds the four engines with device times."""
+    return Window(traffic.BEGIN_NS + 4 * DAY_NS, traffic.BEGIN_NS + 4 * DAY_NS + 3 * traffic.MINUTE_NS)
+
+
+@pytest.fixture(scope="session")
+def slowed_window() -> Window:
+    """A window that holds the engine with a slower layer."""
+    begin_ns = traffic.BEGIN_NS + 4 * DAY_NS + 10 * traffic.MINUTE_NS
+    return Window(begin_ns, begin_ns + 3 * traffic.MINUTE_NS)

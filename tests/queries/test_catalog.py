@@ -16,17 +16,24 @@ VALUES = {"trace_id": "ab" * 16, "first": "0" * 32, "last": "f" * 32}
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_a_query_describes_itself_as_its_header_says(
-    client: Client, pair_window: Window, sampled_window: Window, engine_window: Window, name: str
+    client: Client,
+    pair_window: Window,
+    sampled_window: Window,
+    engine_window: Window,
+    layer_window: Window,
+    slowed_window: Window,
+    name: str,
 ) -> None:
     """Names and types of the columns are those of the header, in order, and the query runs."""
     query = catalog.load(name)
     described = catalog.Query(name, f"describe table ({catalog.strip_comments(query.sql)})")
-    windows = {"worker_events": sampled_window, "engine_gaps": engine_window}
-    window = windows.get(name, pair_window)
-    parameters = {**query.defaults, **window.parameters, **VALUES}
+    windows = {"worker_events": sampled_window, "engine_gaps": engine_window, "layers_drift": slowed_window}
+    window = windows.get(name, layer_window if name.startswith("layers") else pair_window)
+    baseline = {f"baseline_{end}": value for end, value in layer_window.parameters.items()}
+    parameters = {**query.defaults, **window.parameters, **baseline, **VALUES}
     columns = [(row[0], row[1]) for row in client.execute(described, parameters).rows]
     assert columns == [(column.name, column.type) for column in query.columns]
-    result = client.run(name, {**window.parameters, **VALUES})
+    result = client.run(name, {**window.parameters, **baseline, **VALUES})
     assert result.columns == tuple(column.name for column in query.columns)
     if name != "trace_lookup":
         assert result.rows
@@ -45,7 +52,7 @@ def test_a_header_names_every_parameter_column_and_table(name: str) -> None:
             assert re.match(r"ns\b", column.meaning), column
     assert all(field.meaning for field in (*query.parameters, *query.columns))
     for placeholder, type_ in query.placeholders.items():
-        assert (type_ == "DateTime64(9, 'UTC')") == (placeholder in ("since", "until"))
+        assert (type_ == "DateTime64(9, 'UTC')") == placeholder.endswith(("since", "until"))
 
 
 @pytest.mark.parametrize("name", catalog.names())

@@ -124,9 +124,16 @@ def test_the_sentence_names_what_bounds_the_engine(client: Client, engine_window
     report = engine_report(client, engine_window)
     row = report.rows[0]
 
-    def sentence(idle_ns: float, device_ratio: float | None, device_idle_ratio: float | None) -> str:
+    def sentence(
+        idle_ns: float, device_ratio: float | None, device_idle_ratio: float | None, launched: float | None = None
+    ) -> str:
         changed = replace(
-            row, busy_ns=1e9, idle_ns=idle_ns, device_ratio=device_ratio, device_idle_ratio=device_idle_ratio
+            row,
+            busy_ns=1e9,
+            idle_ns=idle_ns,
+            device_ratio=device_ratio,
+            device_idle_ratio=device_idle_ratio,
+            device_launched_ratio=launched,
         )
         return diagnose(replace(report, rows=(changed,)))
 
@@ -136,6 +143,10 @@ def test_the_sentence_names_what_bounds_the_engine(client: Client, engine_window
     )
     assert "launch-bound" in sentence(1e7, 0.5, 0.55)
     assert sentence(1e7, 0.95, 0.06).endswith("The device computed for 95 % of the steps, so launches keep it busy.")
+    assert "for 95 % of the steps, 70 % of that at the pace of its launches: launch-bound" in sentence(
+        1e7, 0.95, 0.06, 0.7
+    )
+    assert sentence(1e7, 0.95, 0.06, 0.3).endswith("so launches keep it busy.")
     assert diagnose(replace(report, rows=())) == ""
 
 

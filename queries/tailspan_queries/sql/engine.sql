@@ -40,6 +40,7 @@
 --   preempted          Int64                   evictions
 --   device_ratio       Nullable(Float64)       device time / step time; NULL where none was measured
 --   device_idle_ratio  Nullable(Float64)       1 - device time / (busy + idle); NULL where none was measured
+--   device_launched_ratio  Nullable(Float64)  share of the device time in steps whose launch took 80 % of it or more
 -- Tables: tailspan.steps
 with
 timed as (
@@ -98,7 +99,13 @@ select
         1 - sumIf(timed.gpu_ns * weight, timed.gpu_ns >= 0)
         / sumIf((timed.busy_ns + timed.idle_ns) * weight, timed.gpu_ns >= 0),
         null
-    ) as device_idle_ratio
+    ) as device_idle_ratio,
+    if(
+        countIf(timed.gpu_ns >= 0 and timed.launch_ns >= 0) > 0,
+        sumIf(timed.gpu_ns * weight, timed.gpu_ns >= 0 and timed.launch_ns >= 0.8 * timed.gpu_ns)
+        / nullIf(sumIf(timed.gpu_ns * weight, timed.gpu_ns >= 0 and timed.launch_ns >= 0), 0),
+        null
+    ) as device_launched_ratio
 from timed
 where start >= {since:DateTime64(9, 'UTC')}
 group by service, instance, engine_id, minute

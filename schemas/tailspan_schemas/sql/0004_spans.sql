@@ -16,7 +16,7 @@ create table if not exists tailspan.spans -- noqa: PRS
     duration_ns Int64 comment 'End less begin, ns; negative where the sender said so' codec(T64, ZSTD(1)),
     status_code Int8 comment 'OTLP status: 0 unset, 1 ok, 2 error',
     status_message String comment 'Text of the status' codec(ZSTD(1)),
-    role LowCardinality(String) comment 'tailspan.role: request, stage, step, event or snapshot; empty on spans of others',
+    role LowCardinality(String) comment 'tailspan.role: request, stage, step, layer, event, snapshot; empty on spans of others',
     stage LowCardinality(String) comment 'tailspan.stage: the stage that a stage span measures',
     model LowCardinality(String) comment 'gen_ai.request.model: model asked for',
     request_id String comment 'gen_ai.response.id: the engine''s request id' codec(ZSTD(1)),
