@@ -59,7 +59,8 @@ def _transformers() -> list[Result]:
     decode, prefill = forwards(model)
     rows = []
     for phase, forward in (("decode", decode), ("prefill", prefill)):
-        rows.append(closure_row(f"layers.transformers.{phase}", *_closure(plan, forward)))
+        wholes, sums = _closure(plan, forward)
+        rows.append(closure_row(f"layers.transformers.{phase}", [b / a for a, b in zip(wholes, sums, strict=True)]))
         ours = sampled_shares(plan, HostTimer(), forward, _no_wait)
         theirs = profiled_shares(model, forward, _no_wait, "cpu")
         rows += share_rows(f"layers.transformers.{phase}", ours, theirs)
@@ -93,20 +94,26 @@ def _closure(plan: Plan, forward: Callable[[], Any]) -> tuple[list[float], list[
     sampler = LayerSampler(plan, Governor(0.5, interval_ns=0, first_cost_ns=1))
     wholes: list[float] = []
     sums: list[float] = []
+    before_ns = _timed(forward)
     while len(sums) < PAIRS:
-        begin_ns = time.perf_counter_ns()
-        forward()
-        whole_ns = time.perf_counter_ns() - begin_ns
         sampler.stepped("decode", 10**12)
         if sampler.begin(timer, "decode"):
             begin = timer.record()
             forward()
             end = timer.record()
             sample = sampler.end()
+            after_ns = _timed(forward)
             if sample is not None:
-                wholes.append(whole_ns)
+                wholes.append((before_ns + after_ns) / 2)
                 sums.append(sum(sample.times(timer, begin, end)))
+            before_ns = after_ns
     return wholes, sums
+
+
+def _timed(forward: Callable[[], Any]) -> int:
+    begin_ns = time.perf_counter_ns()
+    forward()
+    return time.perf_counter_ns() - begin_ns
 
 
 def overhead(plan: Plan, forward: Callable[[], Any]) -> Change:
@@ -146,16 +153,16 @@ def _vllm() -> list[Result]:
         raise RuntimeError(done.stderr[-4000:])
     found = json.loads(done.stdout.strip().splitlines()[-1])
     return [
-        closure_row("layers.vllm.decode", found["wholes"], found["sums"]),
+        closure_row("layers.vllm.decode", [own / statistics.median(found["wholes"]) for own in found["sums"]]),
         *share_rows("layers.vllm.decode", found["ours"], found["theirs"]),
         overhead_row("layers.vllm", change_of_mean(found["off"], found["on"])),
     ]
 
 
-def closure_row(name: str, wholes: list[float], sums: list[float]) -> Result:
-    """Judge how the parts add up."""
-    off = (statistics.median(sums) / statistics.median(wholes) - 1) * 100
-    label = f"{len(sums)} samples, signed"
+def closure_row(name: str, ratios: list[float]) -> Result:
+    """Judge how the parts add up: their sum over the time of a step that is not sampled."""
+    off = (statistics.median(ratios) - 1) * 100
+    label = f"{len(ratios)} samples, signed"
     return Result(f"{name}.closure", abs(off), "%", CLOSURE_PERCENT, peer=label, peer_value=off)
 
 

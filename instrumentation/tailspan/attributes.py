@@ -106,7 +106,7 @@ LAYERS_PARTS: Final = "tailspan.layers.parts"
 """string[], on sampled step spans: the parts of the model, `KIND` or `LAYER/KIND`, in order of execution. Kinds:
 `embedding`, `norm`, `attention`, `mlp`, `experts`, `mixer`, `lm_head`, `sampler`, `other`."""
 LAYERS_NS: Final = "tailspan.layers.ns"
-"""double[], ns, on sampled step spans: device time of each part; together that of the step."""
+"""double[], ns, on sampled step spans: device time of each part; together that of the step less what the marks took."""
 LAYERS_STEPS: Final = "tailspan.layers.steps"
 """int, on sampled step spans: steps of the same phase that this one stands for, itself and those not sampled before."""
 LAYERS_PHASE: Final = "tailspan.layers.phase"

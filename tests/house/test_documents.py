@@ -16,7 +16,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 OUR_COMMAND = re.compile(r"(?:^\s*(?:\$ )?|`)tailspan ([a-z]+)", re.MULTILINE)
-OUR_TARGET = re.compile(r"(?:^\s*(?:\$ )?|`)make ([a-z]+)", re.MULTILINE)
+OUR_TARGET = re.compile(r"(?:^\s*(?:\$ )?|`)make ([a-z][a-z-]*[a-z])", re.MULTILINE)
 OUR_FILE = re.compile(
     r"`((?:instrumentation|collector|schemas|queries|tests|benchmarks|docs|deploy|\.ci)/[\w./-]*\w)/?`"
 )
@@ -61,7 +61,7 @@ def test_commands_exist(document: Path) -> None:
 
 def test_targets_exist(document: Path) -> None:
     """Every `make` target that is shown is one of the Makefile."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(OUR_TARGET.findall(code_of(document))) <= targets
 
 

@@ -14,7 +14,7 @@ from tailspan.engines import (
     transformers_text,
 )
 from tailspan.engines.probing import forget_probes
-from tailspan.engines.support import NOT_TESTED, TESTED, Supported
+from tailspan.engines.support import NOT_TESTED, NOT_TRACED, TESTED, Supported
 from tailspan.patching import Patcher, installed, of_version
 
 NAME = "transformers"
@@ -26,6 +26,13 @@ SUPPORT: tuple[Supported, ...] = (
     Supported("continuous batching", TESTED),
     Supported("transformers serve", TESTED),
     Supported("num_return_sequences in continuous batching", NOT_TESTED, "the copies count in the steps only"),
+    Supported("device time of steps", TESTED, "on the CPU's clock, `make gpu-check` for a GPU's"),
+    Supported(
+        "layers",
+        TESTED,
+        "eager; continuous batching also where it is compiled or in CUDA graphs, of which only the choice is tested",
+    ),
+    Supported("a model on several devices", NOT_TRACED, "its steps have no device time and no layers"),
 )
 
 TARGETS = (

@@ -171,8 +171,10 @@ class Run:
         self._close(now, "error", name)
 
     def _close(self, at_ns: int, outcome: str, error_type: str) -> None:
-        if self._probe is not None and self._is_on_device:
-            self._probe.abandon()
+        if self._probe is not None:
+            if self._is_on_device:
+                self._probe.abandon()
+            self._probe.poll()
         pool.release(self.model, self._engine)
         if self.owned:
             self.request.end(at_ns, outcome, error_type)

@@ -30,7 +30,12 @@ SUPPORT: tuple[Supported, ...] = (
     Supported("embedded prompts", TESTED),
     Supported("beam search", AS_A_WHOLE, "one `decode`; its sequences count in the steps only; tested offline"),
     Supported("asynchronous scheduling", NOT_TESTED, "vLLM's scheduler for it was, with a made-up model: CPU has none"),
-    Supported("GPU model runners", NOT_TESTED, "no GPU was at hand; the hooks are in the scheduler, not in a runner"),
+    Supported(
+        "GPU model runners", NOT_TESTED, "no GPU was at hand; requests and steps are told by the scheduler alone"
+    ),
+    Supported("device time of steps", TESTED, "on the CPU's clock, `make gpu-check` for a GPU's"),
+    Supported("layers", TESTED, "eager and compiled; several ranks: where nothing is compiled"),
+    Supported("layers with the second model runner", NOT_TESTED, "where nothing is compiled"),
     Supported("pipeline parallel", NOT_TESTED, "vLLM fails on CPU; a gap would count each step, not each token's"),
     Supported("multi-modal prompts", NOT_TESTED, "no model at hand"),
     Supported("classify, score, token_embed, transcriptions", NOT_TESTED),
