@@ -18,6 +18,7 @@ from tailspan_queries.demo.reports import Reports, Scheduling
 from tailspan_queries.demo.session import DemoResult, Options
 from tailspan_queries.demo.view import DEFAULT_DATA, demo_json, next_commands, render_demo
 from tailspan_queries.filters import ALL
+from tailspan_queries.layers_records import Contribution, ContributionReport
 from tailspan_queries.records import EXACT, StageReport, Tail
 from tailspan_queries.times import Window
 
@@ -38,11 +39,31 @@ SCHEDULING = Scheduling(
     evicted_requests=5,
 )
 
+WINDOW = Window(1_700_000_000_000_000_000, 1_700_000_060_000_000_000)
+
+
+def contribution(what: str, kind: str, mean_ns: float) -> Contribution:
+    """Return one line of what end-to-end time consists of, 10 ms in all."""
+    share = mean_ns / (10 * MS)
+    return Contribution(what, "", None, kind, mean_ns, share, 0.0, mean_ns, mean_ns, share, 1, 1, 1, 1.0)
+
+
+PARTS = ContributionReport(
+    WINDOW,
+    ALL,
+    "kind",
+    (
+        contribution("part", "attention", 6 * MS),
+        contribution("part", "mlp", 3 * MS),
+        contribution("between", "", 1 * MS),
+        contribution("request", "", 10 * MS),
+    ),
+)
+
 
 @pytest.fixture
 def result() -> DemoResult:
     """Return a run of two requests, of which one has no trace."""
-    window = Window(1_700_000_000_000_000_000, 1_700_000_060_000_000_000)
     comparison = Comparison(1, 2.0 * MS, 3.0 * MS, 4.0 * MS, 0.01, 0.015, 0.019, 0)
     agreement = Agreement(
         requests=2,
@@ -61,9 +82,10 @@ def result() -> DemoResult:
         ttft=comparison,
         e2e=comparison,
     )
-    stages = StageReport(window, ALL, EXACT, 1, (), Tail(0.99, 1, 5.0 * MS, 5.0 * MS), diagnosis="queue is 71 % of it.")
+    stages = StageReport(WINDOW, ALL, EXACT, 1, (), Tail(0.99, 1, 5.0 * MS, 5.0 * MS), diagnosis="queue is 71 % of it.")
     options = Options(requests=2, rate_per_s=2.0, seed=1, data=Path("/data folder"))
-    return DemoResult(options, "vLLM 0.32.0", window, agreement, Reports(stages, SCHEDULING, None), ("HTTP 500",), 1.5)
+    reports = Reports(stages, SCHEDULING, PARTS, None)
+    return DemoResult(options, "vLLM 0.32.0", WINDOW, agreement, reports, ("HTTP 500",), 1.5)
 
 
 def printed(result: DemoResult) -> str:
@@ -116,6 +138,17 @@ def test_what_the_scheduler_did_is_told(result: DemoResult) -> None:
     assert "Up to 15 requests waited, and the KV cache was up to 97 % full." in text
     assert "Of 7,815 prompt tokens 832 (11 %) came from the prefix cache; 33 of 100 prompts were computed in" in text
     assert "5 of 100 requests, 6 times in all." in text
+
+
+def test_the_parts_of_the_model_are_told(result: DemoResult) -> None:
+    """Each has its mean and its share of the requests' time; without sampled steps there is no such table."""
+    lines = printed(result).splitlines()
+    assert [line.split()[:4] for line in lines if line.startswith("attention")] == [
+        ["attention", "6.00", "ms", "60.0%"]
+    ]
+    assert "the parts of the model are 90 % of end-to-end time" in printed(result)
+    without = replace(result, reports=replace(result.reports, contribution=ContributionReport(WINDOW, ALL, "kind", ())))
+    assert "Which parts of the model" not in printed(without)
 
 
 def test_a_scheduler_with_nothing_to_tell_claims_nothing(result: DemoResult) -> None:

@@ -1,4 +1,4 @@
-"""What the demo asks the traces: the stage report, what the scheduler did, and the trace of the slowest request.
+"""What the demo asks the traces: stages, what the scheduler did, parts of the model, and the slowest request's trace.
 
 Errors: UserError as the client says.
 """
@@ -13,6 +13,8 @@ from typing import Any
 from tailspan_queries import catalog
 from tailspan_queries.client import Client
 from tailspan_queries.filters import Filters
+from tailspan_queries.layers_contribution import contribution_report
+from tailspan_queries.layers_records import ContributionReport
 from tailspan_queries.records import StageReport
 from tailspan_queries.stages import stage_report
 from tailspan_queries.times import Window
@@ -44,6 +46,7 @@ class Reports:
 
     stages: StageReport
     scheduling: Scheduling
+    contribution: ContributionReport
     slowest: TraceReport | None
 
 
@@ -54,6 +57,7 @@ def read_reports(client: Client, window: Window, service: str) -> Reports:
     return Reports(
         stages=stage_report(client, window, filters),
         scheduling=Scheduling(**run_query(client, "scheduling", {**window.parameters, "service": service})[0]),
+        contribution=contribution_report(client, window, filters),
         slowest=trace_report(client, rows[0]["trace_id"]) if rows else None,
     )
 

@@ -1,9 +1,10 @@
-"""What the demo prints: the stages, the scheduler's work, the slowest trace, the proof, and what to do next.
+"""What the demo prints: stages, the scheduler's work, the model's parts, the slowest trace, the proof, what to do next.
 
 JSON, stable: `requests`, `failed`, `traces`, `exactly_one_trace`, `unattributed_ratio` {p50, p99}, `client_agreement`
 {ttft_ratio_p99, e2e_ratio_p99, holds, ttft, e2e, ...} and the rest of `Agreement`; `stages`, `tail`, `diagnosis`,
-`cautions` as in `tailspan stages --format json`; `slowest` as in `tailspan trace --format json`; `engine` (its name and
-what its scheduler did, the columns of `scheduling.sql`); `load` (how it was made) and `data` (where the spans are).
+`cautions` as in `tailspan stages --format json`; `layers` as in `tailspan layers --e2e --format json`; `slowest` as in
+`tailspan trace --format json`; `engine` (its name and what its scheduler did, the columns of `scheduling.sql`); `load`
+(how it was made) and `data` (where the spans are).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tailspan_queries.demo.agreement import LIMIT_NS, LIMIT_RATIO, Agreement, Co
 from tailspan_queries.demo.processes import script
 from tailspan_queries.demo.scheduling_view import scheduling_sentences
 from tailspan_queries.demo.session import DemoResult
+from tailspan_queries.layers_contribution import diagnose as diagnose_parts
+from tailspan_queries.layers_contribution_view import contribution_json, contribution_table
 from tailspan_queries.stages_view import render_stages, stages_json
 from tailspan_queries.traces_view import render_trace, trace_json
 
@@ -37,6 +40,13 @@ def render_demo(result: DemoResult, width: int) -> RenderableType:
     parts.append(render_stages(result.reports.stages))
     parts.append(Text("\nWhat the engine did", style="bold underline"))
     parts += [Text(sentence) for sentence in scheduling_sentences(result.engine, result.reports.scheduling)]
+    if result.reports.contribution.parts:
+        parts += [
+            Text("\nWhich parts of the model, and what else, a request's time went to", style="bold underline"),
+            contribution_table(result.reports.contribution, None),
+            Text(),
+            Text(diagnose_parts(result.reports.contribution), style="bold"),
+        ]
     if result.reports.slowest is not None:
         parts += [Text("\nThe slowest request", style="bold underline"), render_trace(result.reports.slowest, width)]
     parts += [Text("\nThe client's clock against the traces", style="bold underline"), proof(result.agreement)]
@@ -118,8 +128,10 @@ def next_commands(result: DemoResult) -> str:
         "and, in another terminal:",
         f"  {tailspan} stages {since}",
         f"  {tailspan} slowest {since}",
+        f"  {tailspan} layers --speedup attention=1.3 {since}",
         f"  {tailspan} interference {since}",
         f"  {tailspan} engine {since}",
+        f"  {tailspan} export --perfetto {since}",
     ]
     if result.reports.scheduling.evictions:
         lines.append(f"  {tailspan} preemption {since}")
@@ -148,6 +160,7 @@ def demo_json(result: DemoResult) -> dict[str, Any]:
         "diagnosis": report["diagnosis"],
         "cautions": report["cautions"],
         "slowest": trace_json(result.reports.slowest) if result.reports.slowest else None,
+        "layers": contribution_json(result.reports.contribution),
         "engine": {"name": result.engine, **asdict(result.reports.scheduling)},
         "load": {
             "seed": result.options.seed,
