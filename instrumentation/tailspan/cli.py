@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {
     0: "success",
-    1: "tailspan itself failed",
+    1: "tailspan itself failed; `tailspan regress`: a stage got slower",
     2: "the input or the environment is wrong; the message says what to do",
     3: "schema migrations are pending (only `tailspan migrate --check`)",
     130: "interrupted",
@@ -61,12 +61,35 @@ COMMANDS = {
     ),
     "preemption": Command("tailspan_queries.engine_cli:preemption", "what evictions cost, and whom", "collector"),
     "engine": Command("tailspan_queries.engine_cli:engine", "busy and idle time of engines between steps", "collector"),
+    "advise": Command("tailspan_queries.whatif_cli:advise", "which stage to make faster first, and how", "collector"),
+    "compare": Command(
+        "tailspan_queries.compare_cli:compare", "whether latency changed between two windows or versions", "collector"
+    ),
+    "different": Command(
+        "tailspan_queries.contribution_cli:different", "what is different about the slow requests", "collector"
+    ),
     "export": Command("tailspan_queries.export_cli:export_main", "a trace file for Perfetto or Chrome", "collector"),
+    "fairness": Command(
+        "tailspan_queries.contribution_cli:fairness", "who waits in the queue, and starves", "collector"
+    ),
     "gpu": Command("tailspan_queries.layer_cli:gpu", "busy, idle and launch-bound time of devices", "collector"),
+    "latency": Command(
+        "tailspan_queries.latency_cli:latency", "TTFT, ITL, TPOT, rates, and goodput under SLOs", "collector"
+    ),
     "layers": Command(
         "tailspan_queries.layer_cli:layers", "which layers take the time, of a step and end to end", "collector"
     ),
+    "optimizations": Command(
+        "tailspan_queries.optimizations_cli:optimizations",
+        "what was changed, what it brought, what it costs",
+        "collector",
+    ),
     "query": Command("tailspan_queries.cli:query", "run a shipped or your own .sql file", "collector"),
+    "tail": Command("tailspan_queries.contribution_cli:tail", "what the tail is made of, the mean not", "collector"),
+    "whatif": Command(
+        "tailspan_queries.whatif_cli:whatif", "predict latency with something changed, by replay", "collector"
+    ),
+    "regress": Command("tailspan_queries.regress_cli:regress", "exit 1 if a stage got slower, for cron", "collector"),
 }
 
 

@@ -21,6 +21,7 @@ GROUPS = {
     "layers": (r"layers", "start"),
     "rollups": (r"stage_minutes", "minute"),
     "traces": (r"traces", "day"),
+    "optimizations": (r"optimization_records", "start"),
     "rejects": (r"rejects", "rejected_at"),
     "logs": (r"otel_logs", "Timestamp"),
     "metrics": (r"otel_metrics_\w+", "TimeUnix"),

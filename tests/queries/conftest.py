@@ -8,7 +8,7 @@ from tailspan import attributes
 from tailspan.agent import histogram
 from tailspan_queries.client import Client, connect
 from tailspan_queries.times import Window
-from tests.queries import engine_traffic, layer_traffic, sampled, traffic
+from tests.queries import engine_traffic, layer_traffic, ledger_traffic, sampled, traffic
 from tests.support.collector import RunningCollector, wait_until
 
 DAY_NS = 24 * 60 * traffic.MINUTE_NS
@@ -183,6 +183,7 @@ def client(
     other = traffic.make_span(b"\xab" * 3 + b"\x11" * 13, b"\x09" * 8, b"", "GET /health", traffic.BEGIN_NS, 1000, {})
     spans.append(("web", "", other))
     spans += [traffic.step_span(traffic.Step(2, steps[0].start_ns, 38_000_000, 99, 0), "engine-2")]
+    spans.append(ledger_traffic.entry_span(ledger_traffic.EXAMPLE, traffic.BEGIN_NS, 1))
     collector.export(*traffic.messages(spans))
     assert collector.wait_rows(len(spans)) == len(spans)
     # What views make of an insert is there a moment after its spans.

@@ -1,0 +1,168 @@
+-- Purpose: latency percentiles of every stage by group and over time, from the per-minute rollup, within 0.8 %
+-- What query `stages_rollup` computes, for each group and each bucket of time, with the same error: a percentile is
+-- within 0.8 % of the value at rank ceil(q * n) of the sorted spans; counts, sums and maxima are exact. The window must
+-- be whole minutes. A stage counts in the minute in which it began itself.
+-- A bucket of time starts at a multiple of its length since 1970, in UTC: days begin at midnight UTC whatever the
+-- clocks of a country do.
+-- Parameters:
+--   since         DateTime64(9, 'UTC')  begin of the window, inclusive
+--   until         DateTime64(9, 'UTC')  end of the window, exclusive
+--   service       String = ''           service.name; empty = all
+--   model         String = ''           gen_ai.request.model; empty = all
+--   instance      String = ''           service.instance.id; empty = all
+--   by            String = 'model'      model, service or instance; empty = one group
+--   step_seconds  UInt32 = 0            whole minutes, length of a bucket of time; 0 = one bucket
+--   group_limit   UInt32 = 20           groups with the most requests that are listed
+--   stage         String = ''           only this stage and `request`; empty = all
+-- Columns:
+--   bucket        DateTime('UTC')         begin of the bucket of time, UTC; 1970 if there is only one
+--   key           String                  which group
+--   group_rank    UInt64                  place of the group by requests in the whole window, from 1
+--   group_count   UInt64                  groups that there are, listed or not
+--   stage         LowCardinality(String)  name of the stage, `unattributed` or `request`
+--   count         UInt64                  spans (`unattributed` and `request`: requests), weighted, rounded
+--   kept_count    UInt64                  spans (requests) that were read and stand for them
+--   error_count   UInt64                  of `count`, with status error
+--   share_ratio   Nullable(Float64)       stage's wall time / that of all stages and `unattributed`; NULL if that is 0
+--   wall_sum_ns   UInt64                  ns, sum of wall time
+--   wall_p50_ns   Float64                 ns, percentile of wall time
+--   wall_p90_ns   Float64                 ns
+--   wall_p95_ns   Float64                 ns
+--   wall_p99_ns   Float64                 ns
+--   wall_p999_ns  Float64                 ns
+--   wall_max_ns   UInt64                  ns, largest wall time
+--   busy_sum_ns   UInt64                  ns, sum of busy time; 0 where it is not measured
+--   busy_p50_ns   Nullable(Float64)       ns, percentile of busy time; NULL where it is not measured
+--   busy_p90_ns   Nullable(Float64)       ns
+--   busy_p95_ns   Nullable(Float64)       ns
+--   busy_p99_ns   Nullable(Float64)       ns
+--   busy_p999_ns  Nullable(Float64)       ns
+--   busy_max_ns   Nullable(UInt64)        ns
+--   gpu_count     UInt64                  of `count`, with a GPU time
+--   gpu_sum_ns    UInt64                  ns, sum of GPU time
+--   gpu_p50_ns    Nullable(Float64)       ns, percentile of GPU time; NULL where none was measured
+--   gpu_p90_ns    Nullable(Float64)       ns
+--   gpu_p95_ns    Nullable(Float64)       ns
+--   gpu_p99_ns    Nullable(Float64)       ns
+--   gpu_p999_ns   Nullable(Float64)       ns
+--   gpu_max_ns    Nullable(UInt64)        ns
+-- Tables: tailspan.stage_minutes
+with
+totals as (
+    select
+        toDateTime(
+            intDiv(toUnixTimestamp(minute), greatest({step_seconds:UInt32}, 1)) * {step_seconds:UInt32}, 'UTC'
+        ) as bucket,
+        concat(
+            if({by:String} = 'model', toString(model), ''),
+            if({by:String} = 'service', toString(service), ''),
+            if({by:String} = 'instance', toString(instance), '')
+        ) as key,
+        stage,
+        toUInt64(round(sum(stage_minutes.count))) as count,
+        sum(span_count) as kept_count,
+        toUInt64(round(sum(stage_minutes.error_count))) as error_count,
+        toUInt64(round(sum(stage_minutes.wall_sum_ns))) as wall_sum_ns,
+        arrayMap(
+            middle_ns -> least(round(middle_ns), toFloat64(wall_max_ns)),
+            quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(wall_q)
+        ) as wall_quantiles,
+        toUInt64(max(stage_minutes.wall_max_ns)) as wall_max_ns,
+        toUInt64(round(sum(stage_minutes.busy_sum_ns))) as busy_sum_ns,
+        arrayMap(
+            middle_ns -> least(round(middle_ns), toFloat64(busy_max_ns)),
+            quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(busy_q)
+        ) as busy_quantiles,
+        toUInt64(max(stage_minutes.busy_max_ns)) as busy_max_ns,
+        toUInt64(round(sum(stage_minutes.gpu_count))) as gpu_count,
+        toUInt64(round(sum(stage_minutes.gpu_sum_ns))) as gpu_sum_ns,
+        arrayMap(
+            middle_ns -> least(round(middle_ns), toFloat64(gpu_max_ns)),
+            quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(gpu_q)
+        ) as gpu_quantiles,
+        toUInt64(max(stage_minutes.gpu_max_ns)) as gpu_max_ns
+    from tailspan.stage_minutes
+    where
+        minute >= {since:DateTime64(9, 'UTC')}
+        and minute < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    group by bucket, key, stage
+),
+
+shared as (
+    select
+        *,
+        sumIf(count, stage = 'request') over (partition by key) as key_requests,
+        if(
+            stage = 'request',
+            1,
+            wall_sum_ns / nullIf(sumIf(wall_sum_ns, stage != 'request') over (partition by bucket, key), 0)
+        ) as share_ratio
+    from totals
+),
+
+ranked as (
+    select
+        *,
+        dense_rank() over (order by key_requests desc, key asc) as group_rank
+    from shared
+),
+
+counted as (
+    select
+        *,
+        max(group_rank) over () as group_count
+    from ranked
+)
+
+select
+    bucket,
+    key,
+    group_rank,
+    group_count,
+    stage,
+    count,
+    kept_count,
+    error_count,
+    share_ratio,
+    wall_sum_ns,
+    wall_quantiles[1] as wall_p50_ns,
+    wall_quantiles[2] as wall_p90_ns,
+    wall_quantiles[3] as wall_p95_ns,
+    wall_quantiles[4] as wall_p99_ns,
+    wall_quantiles[5] as wall_p999_ns,
+    wall_max_ns,
+    busy_sum_ns,
+    if(busy_sum_ns > 0, busy_quantiles[1], null) as busy_p50_ns,
+    if(busy_sum_ns > 0, busy_quantiles[2], null) as busy_p90_ns,
+    if(busy_sum_ns > 0, busy_quantiles[3], null) as busy_p95_ns,
+    if(busy_sum_ns > 0, busy_quantiles[4], null) as busy_p99_ns,
+    if(busy_sum_ns > 0, busy_quantiles[5], null) as busy_p999_ns,
+    if(busy_sum_ns > 0, busy_max_ns, null) as busy_max_ns,
+    gpu_count,
+    gpu_sum_ns,
+    if(gpu_count > 0, gpu_quantiles[1], null) as gpu_p50_ns,
+    if(gpu_count > 0, gpu_quantiles[2], null) as gpu_p90_ns,
+    if(gpu_count > 0, gpu_quantiles[3], null) as gpu_p95_ns,
+    if(gpu_count > 0, gpu_quantiles[4], null) as gpu_p99_ns,
+    if(gpu_count > 0, gpu_quantiles[5], null) as gpu_p999_ns,
+    if(gpu_count > 0, gpu_max_ns, null) as gpu_max_ns
+from counted
+where
+    group_rank <= {group_limit:UInt32}
+    and ({stage:String} = '' or stage in ({stage:String}, 'request'))
+order by
+    bucket,
+    group_rank,
+    transform(
+        stage,
+        [
+            'tls', 'receive', 'tokenize', 'dispatch', 'queue', 'queue+prefill', 'prefill', 'decode', 'preempted',
+            'detokenize', 'respond', 'unattributed', 'request'
+        ],
+        [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 98, 99],
+        90
+    ),
+    stage
