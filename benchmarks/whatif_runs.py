@@ -31,7 +31,7 @@ from tailspan_queries.demo.workload import AZURE_OUTPUT, AZURE_PROMPT, arrival_t
 from tailspan_queries.times import Window
 
 SEED = 5
-SLEEPER_REQUESTS, SLEEPER_RATE_PER_S, SLEEPER_TOKENS = 300, 7.0, 256
+SLEEPER_REQUESTS, SLEEPER_RATE_PER_S, SLEEPER_TOKENS = 240, 7.0, 256
 SERVER_REQUESTS, SERVER_RATE_PER_S = 100, 2.0
 SETTLE_S = 3.0
 

@@ -66,7 +66,7 @@ class Replay:
         self.now, self.used, self.decoded, self.prefilled = 0.0, 0.0, 0.0, 0.0
         self.next = self.batch = self.decoding = self.step = self.done = self.evictions = 0
         self.pace: list[float] = noise.pace.tolist()
-        self.pace_ns, self.pace_from = noise.pace_ns, self.arrival[0]
+        self.pace_ns, self.pace_from, self.pace_after = noise.pace_ns, self.arrival[0], float(noise.pace.mean())
         self.sums: list[float] = [0.0, *np.cumsum(noise.decode).tolist()]
         self.mixed: list[float] = noise.mixed.tolist()
         self.drawn = self.mixed_drawn = 0
@@ -193,8 +193,9 @@ class Replay:
         self.decoding += 1
 
     def pace_now(self) -> float:
-        """Return the pace of the time of day; after the recorded time that of its end."""
-        return self.pace[min(int((self.now - self.pace_from) / self.pace_ns), len(self.pace) - 1)]
+        """Return the pace of the time of day; after the recorded time the mean."""
+        place = int((self.now - self.pace_from) / self.pace_ns)
+        return self.pace[place] if place < len(self.pace) else self.pace_after
 
     def make_decode_steps(self) -> None:
         """Compute steps without prompts until something can change."""
