@@ -30,6 +30,9 @@ from tailspan.layers.taps import Taps
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
+UNSEEN: Final = 2
+"""A sample slows its step by up to 1.5 times the time that it can measure of itself, cold caches say; with this factor
+the governor keeps the whole of it within the budget. Source: `benchmarks/bench_layers.py`."""
 _tapped: dict[int, Any] = {}
 """Samplers by the identity of the model that they tap now."""
 _GUARD: Final = Guard("layers.replay")
@@ -93,7 +96,7 @@ class Sample:
             self._governor.charge(self.phase, events_ns)  # the graph without events would have been that much faster
         took_ns = perf_counter_ns() - started_ns
         self.cost_ns += took_ns
-        self._governor.charge(self.phase, took_ns)
+        self._governor.charge(self.phase, took_ns * UNSEEN)
         return times
 
 
@@ -196,7 +199,7 @@ class LayerSampler:
         is_complete = saw_layers and is_whole and not self._is_lost
         pairs_ns = int(median(taps.empty_ns) * len(marks) / 2) if taps.empty_ns else 0
         cost_ns = self._cost_ns + pairs_ns + perf_counter_ns() - started_ns
-        steps = self._governor.sampled(self._phase, cost_ns, kept=is_complete)
+        steps = self._governor.sampled(self._phase, cost_ns * UNSEEN, kept=is_complete)
         if is_complete:
             return Sample(self._plan, self._governor, self._phase, taps, replays, cost_ns, steps)
         timer.release([mark for mark in marks if mark is not None])
