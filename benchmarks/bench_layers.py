@@ -38,8 +38,8 @@ CHECKOUT = Path(__file__).parents[1]
 CLOSURE_PERCENT, SHARE_POINTS = 3.0, 3.0
 PROMPT_TOKENS = 64
 PAIRS = 40
-OVERHEAD_STEPS = 1_500
-"""Steps with us, and as many without."""
+OVERHEAD_STEPS = 1_000
+"""Steps with us."""
 RESAMPLES = 2_000
 
 
@@ -149,20 +149,26 @@ def overhead(plan: Plan, forward: Callable[[], Any]) -> Change:
 def in_turn(step: Callable[[int, bool], bool]) -> tuple[list[float], list[float]]:
     """Run steps without and with us in turn; return CPU time / that of the steps beside it, of sampled and of others.
 
+    One or two steps without us come between two with us, by chance: some things happen every other step.
     step: takes a number and whether we are on; returns whether it was sampled.
     """
     ratios: dict[bool, list[float]] = {False: [], True: []}
-    before_ns, with_ns, is_sampled = 0, 0, False
-    for number in range(2 * OVERHEAD_STEPS + 1):
+    rng = random.Random(20_261_130)
+    number = 0
+
+    def timed(is_on: bool) -> tuple[int, bool]:
+        nonlocal number
+        number += 1
         begin_ns = time.thread_time_ns()
-        sampled = step(number + 1, bool(number % 2))
-        took_ns = time.thread_time_ns() - begin_ns
-        if number % 2:
-            with_ns, is_sampled = took_ns, sampled
-        else:
-            if number:
-                ratios[is_sampled].append(2 * with_ns / (before_ns + took_ns))
-            before_ns = took_ns
+        is_sampled = step(number, is_on)
+        return time.thread_time_ns() - begin_ns, is_sampled
+
+    before_ns, _ = timed(False)
+    for _ in range(OVERHEAD_STEPS):
+        with_ns, is_sampled = timed(True)
+        after_ns, _ = timed(False)
+        ratios[is_sampled].append(2 * with_ns / (before_ns + after_ns))
+        before_ns = timed(False)[0] if rng.random() < 0.5 else after_ns
     return ratios[True], ratios[False]
 
 
