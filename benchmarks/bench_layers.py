@@ -2,8 +2,9 @@
 
 closure: parts of sampled steps against steps that are not sampled, which another clock times; medians of steps in turn.
 shares: attention, MLP and lm_head against torch.profiler, which knows the modules by ranges of its own.
-overhead: blocks of decode steps with device and layer times on and off in turn, at the default budget; means of CPU
-time, as the cost is in the few steps that are sampled. The interval stands where others have their peer.
+overhead: decode steps with device and layer times on and off in turn, at the default budget. Each step with us is
+compared with the two beside it by CPU time; the medians of sampled and of other steps are weighed by how many there
+were, so that the cost of the few is not lost in the noise of the many. The interval stands in place of a peer.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ CHECKOUT = Path(__file__).parents[1]
 CLOSURE_PERCENT, SHARE_POINTS = 3.0, 3.0
 PROMPT_TOKENS = 64
 PAIRS = 40
-BLOCKS, BLOCK_STEPS = 60, 24
-"""Blocks of each kind, and steps of a block."""
+OVERHEAD_STEPS = 1_000
+"""Steps with us."""
 RESAMPLES = 2_000
 
 
@@ -116,11 +117,22 @@ def _timed(forward: Callable[[], Any]) -> int:
     return time.perf_counter_ns() - begin_ns
 
 
+class NotingProbe(StepProbe):
+    """A probe that remembers whether its last step was sampled."""
+
+    __slots__ = ("is_sampled",)
+
+    def begin(self, phase: str) -> bool:
+        """Note the answer."""
+        self.is_sampled = super().begin(phase)
+        return self.is_sampled
+
+
 def overhead(plan: Plan, forward: Callable[[], Any]) -> Change:
     """Return what device and layer times cost, in percent of the CPU time of a step."""
-    probe = StepProbe(HostTimer(), LayerSampler(plan, Governor(BUDGET)))
+    probe = NotingProbe(HostTimer(), LayerSampler(plan, Governor(BUDGET)))
 
-    def step(number: int, is_on: bool) -> None:
+    def step(number: int, is_on: bool) -> bool:
         if is_on:
             probe.begin("decode")
         forward()
@@ -128,21 +140,36 @@ def overhead(plan: Plan, forward: Callable[[], Any]) -> Change:
             probe.launched()
             probe.end("benchmark", number)
             probe.poll()
+        return is_on and probe.is_sampled
 
     with recorder():
-        return change_of_mean(*blocks(step))
+        return change_of_steps(*in_turn(step))
 
 
-def blocks(step: Callable[[int, bool], None]) -> tuple[list[float], list[float]]:
-    """Run blocks of steps without and with us in turn; return the CPU time of each, ns."""
-    spent: dict[bool, list[float]] = {False: [], True: []}
-    for block in range(2 * BLOCKS):
-        is_on = block % 2 == (block // 2) % 2
+def in_turn(step: Callable[[int, bool], bool]) -> tuple[list[float], list[float]]:
+    """Run steps without and with us in turn; return CPU time / that of the steps beside it, of sampled and of others.
+
+    One or two steps without us come between two with us, by chance: some things happen every other step.
+    step: takes a number and whether we are on; returns whether it was sampled.
+    """
+    ratios: dict[bool, list[float]] = {False: [], True: []}
+    rng = random.Random(20_261_130)
+    number = 0
+
+    def timed(is_on: bool) -> tuple[int, bool]:
+        nonlocal number
+        number += 1
         begin_ns = time.thread_time_ns()
-        for number in range(BLOCK_STEPS):
-            step(block * BLOCK_STEPS + number + 1, is_on)
-        spent[is_on].append(time.thread_time_ns() - begin_ns)
-    return spent[False], spent[True]
+        is_sampled = step(number, is_on)
+        return time.thread_time_ns() - begin_ns, is_sampled
+
+    before_ns, _ = timed(False)
+    for _ in range(OVERHEAD_STEPS):
+        with_ns, is_sampled = timed(True)
+        after_ns, _ = timed(False)
+        ratios[is_sampled].append(2 * with_ns / (before_ns + after_ns))
+        before_ns = timed(False)[0] if rng.random() < 0.5 else after_ns
+    return ratios[True], ratios[False]
 
 
 def _vllm() -> list[Result]:
@@ -153,9 +180,9 @@ def _vllm() -> list[Result]:
         raise RuntimeError(done.stderr[-4000:])
     found = json.loads(done.stdout.strip().splitlines()[-1])
     return [
-        closure_row("layers.vllm.decode", [own / statistics.median(found["wholes"]) for own in found["sums"]]),
+        closure_row("layers.vllm.decode", found["closure"]),
         *share_rows("layers.vllm.decode", found["ours"], found["theirs"]),
-        overhead_row("layers.vllm", change_of_mean(found["off"], found["on"])),
+        overhead_row("layers.vllm", change_of_steps(found["sampled"], found["others"])),
     ]
 
 
@@ -179,20 +206,24 @@ def share_rows(name: str, ours: dict[str, float], theirs: dict[str, float]) -> l
 
 def overhead_row(name: str, change: Change) -> Result:
     """Judge the cost against the budget."""
-    label = f"in {change.interval}, {BLOCKS} pairs of {BLOCK_STEPS} steps"
+    label = f"in {change.interval}, {OVERHEAD_STEPS} steps"
     return Result(f"{name}.overhead", change.percent, "%", BUDGET * 100, peer=label, peer_value=change.percent)
 
 
-def change_of_mean(a: list[float], b: list[float]) -> Change:
-    """Return b/a - 1 of the means, in percent, with its 95 % interval over pairs."""
+def change_of_steps(sampled: list[float], others: list[float]) -> Change:
+    """Return the change of the mean step in percent, with its 95 % interval over steps."""
     rng = random.Random(20_261_130)
-    pairs = range(len(a))
+    share = len(sampled) / (len(sampled) + len(others))
 
-    def estimate(chosen: Any) -> float:
-        return (sum(b[i] for i in chosen) / sum(a[i] for i in chosen) - 1) * 100
+    def estimate(of_sampled: list[float], of_others: list[float]) -> float:
+        mean = share * statistics.median(of_sampled) + (1 - share) * statistics.median(of_others)
+        return (mean - 1) * 100
 
-    resampled = sorted(estimate(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
-    return Change(estimate(pairs), resampled[int(0.025 * RESAMPLES)], resampled[int(0.975 * RESAMPLES) - 1])
+    resampled = sorted(
+        estimate(rng.choices(sampled, k=len(sampled)), rng.choices(others, k=len(others))) for _ in range(RESAMPLES)
+    )
+    low, high = resampled[int(0.025 * RESAMPLES)], resampled[int(0.975 * RESAMPLES) - 1]
+    return Change(estimate(sampled, others), low, high)
 
 
 def _no_wait() -> None:

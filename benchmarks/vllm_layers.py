@@ -1,7 +1,8 @@
 """Layer timings in vLLM for `bench_layers`, in the environment that has it: `python -m benchmarks.vllm_layers`.
 
-In: model folder. Out: one line of JSON: `wholes` and `sums` (ns of decode steps by another clock, and the parts of
-sampled ones), `ours` and `theirs` (shares by samples and by torch.profiler), `off` and `on` (CPU time of blocks, ns).
+In: model folder. Out: one line of JSON: `closure` (parts of sampled decode steps / time of the steps beside them by
+another clock), `ours` and `theirs` (shares by samples and by torch.profiler), `sampled` and `others` (CPU time of steps
+/ that of those beside them).
 Engine core and model run in this process. All steps are decode steps of the same 8 sequences.
 """
 
@@ -18,7 +19,6 @@ from typing import Any
 from benchmarks.vllm_rounds import MACHINE
 
 BATCH, PROMPT_TOKENS, NEW_TOKENS = 8, 16, 440
-PROFILED_STEPS = 40
 MEASURED_STEPS = 160
 
 
@@ -28,9 +28,11 @@ def main(model: str) -> None:
     os.environ["TAILSPAN_LAYER_BUDGET"] = "50"
     from vllm import LLM
 
-    from benchmarks.bench_layers import blocks
+    from benchmarks.bench_layers import NotingProbe, in_turn
     from benchmarks.gpu_check import recorder
     from tailspan.engines import vllm
+    from tailspan.layers.governor import Governor
+    from tailspan.layers.sampler import LayerSampler
 
     patcher = vllm.patcher()
     patcher.apply()
@@ -42,19 +44,20 @@ def main(model: str) -> None:
         decode = Decoding(engine)
         decode.step()
         runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-        wholes, sums, ours = measured(decode, runner, told)
+        closure, ours = measured(decode, runner, told)
         run = runner.tailspan_run
         probe, run.probe = run.probe, None
         theirs = profiled(decode, runner)
-        run.probe = default_probe(runner, probe)
-        probe = run.probe
+        probe = NotingProbe(probe._timer, LayerSampler(probe._sampler._plan, Governor()))
 
-        def step(_: int, is_on: bool) -> None:
+        def step(_: int, is_on: bool) -> bool:
             run.probe = probe if is_on else None
             decode.step()
+            return is_on and probe.is_sampled
 
-        off, on = blocks(step)
-    print(json.dumps({"wholes": wholes, "sums": sums, "ours": ours, "theirs": theirs, "off": off, "on": on}))
+        sampled, others = in_turn(step)
+    found = {"closure": closure, "ours": ours, "theirs": theirs, "sampled": sampled, "others": others}
+    print(json.dumps(found))
 
 
 class Decoding:
@@ -63,6 +66,10 @@ class Decoding:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._number = 0
+
+    def restart(self) -> None:
+        """Begin the prompts anew: sequences as short as at first, since attention takes longer with their length."""
+        self._engine.abort_request([str(self._number - other) for other in range(BATCH)])
 
     def step(self) -> None:
         """Run one step with all sequences; what is needed to get there runs before it."""
@@ -80,9 +87,7 @@ class Decoding:
         self._engine.step()
 
 
-def measured(
-    decode: Decoding, runner: Any, told: Callable[[], list[Any]]
-) -> tuple[list[float], list[float], dict[str, float]]:
+def measured(decode: Decoding, runner: Any, told: Callable[[], list[Any]]) -> tuple[list[float], dict[str, float]]:
     """Time steps by a clock of our own around forward pass and sampling; take the parts of those that were sampled."""
     from benchmarks.layer_shares import KINDS
     from tailspan.agent.device import DeviceTime, Layers
@@ -100,6 +105,8 @@ def measured(
         ends.append(time.perf_counter_ns())
         return result
 
+    decode.restart()
+    decode.step()
     told()
     runner._model_forward, runner._sample = timed_forward, timed_sample
     for _ in range(MEASURED_STEPS):
@@ -116,9 +123,12 @@ def measured(
         for part, ns in zip(event.parts, event.ns, strict=True):
             totals[part.rpartition("/")[2]] += ns
     whole = sum(totals.values())
-    wholes: list[float] = [ns for number, ns in own.items() if number not in layers]
-    sums = [sum(event.ns) for event in layers.values()]
-    return wholes, sums, {kind: totals[kind] / whole for kind in KINDS}
+    closure = [
+        2 * sum(event.ns) / (own[number - 1] + own[number + 1])
+        for number, event in layers.items()
+        if {number - 1, number + 1} <= own.keys() - layers.keys()
+    ]
+    return closure, {kind: totals[kind] / whole for kind in KINDS}
 
 
 def profiled(decode: Decoding, runner: Any) -> dict[str, float]:
@@ -145,20 +155,13 @@ def profiled(decode: Decoding, runner: Any) -> dict[str, float]:
         with record_function("lm_head"):
             return logits(*args, **kwargs)
 
+    decode.restart()
+    decode.step()
     runner._model_forward, runner._sample, model.compute_logits = ranged_forward, ranged_sample, ranged_logits
     try:
-        return profiled_shares(model, decode.step, lambda: None, "cpu", PROFILED_STEPS, with_whole=False)
+        return profiled_shares(model, decode.step, lambda: None, "cpu", MEASURED_STEPS, with_whole=False)
     finally:
         del runner._model_forward, runner._sample, model.compute_logits
-
-
-def default_probe(runner: Any, probe: Any) -> Any:
-    """Return a probe like the runner's own, at the default budget."""
-    from tailspan.device.steps import StepProbe
-    from tailspan.layers.governor import Governor
-    from tailspan.layers.sampler import LayerSampler
-
-    return StepProbe(probe._timer, LayerSampler(probe._sampler._plan, Governor()))
 
 
 if __name__ == "__main__":

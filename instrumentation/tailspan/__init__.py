@@ -22,9 +22,10 @@ from tailspan.version import __version__
 
 if TYPE_CHECKING:
     from tailspan.api import instrument, uninstrument
-    from tailspan.handmade import Engine, RequestHandle, current_request, request, stage, step
+    from tailspan.handmade import CapturedGraph, Engine, RequestHandle, current_request, request, stage, step
 
 __all__ = [
+    "CapturedGraph",
     "Engine",
     "RequestHandle",
     "UserError",

@@ -72,12 +72,12 @@ def trace_command(trace_id: str, url: str | None, form: str) -> None:
     """Show one trace as a waterfall. ID is a trace id, its first 6 digits or more, or a request id."""
     with connected(url) as client:
         report = traces_report.trace_report(client, trace_id)
-    if form == "json":
-        console.print_json(traces_view.trace_json(report))
-    elif form == "csv":
-        console.print_csv(*traces_view.trace_csv(report))
-    else:
-        console.print_table(traces_view.render_trace(report, console.console().width))
+    console.print_report(
+        form,
+        lambda: traces_view.trace_json(report),
+        lambda: traces_view.trace_csv(report),
+        lambda width: traces_view.render_trace(report, width),
+    )
 
 
 @click.command("slowest")
@@ -94,12 +94,13 @@ def slowest_command(
         requests = slowest_report.slowest_requests(client, chosen.window, chosen.filters, limit)
         if not requests:
             console.note(empty_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(slowest_report.slowest_json(chosen.window, chosen.filters, requests))
-    elif form == "csv":
-        console.print_csv(*slowest_report.slowest_csv(requests))
-    elif requests:
-        console.print_table(slowest_report.render_slowest(requests, console.console().width))
+    console.print_report(
+        form,
+        lambda: slowest_report.slowest_json(chosen.window, chosen.filters, requests),
+        lambda: slowest_report.slowest_csv(requests),
+        lambda width: slowest_report.render_slowest(requests, width),
+        has_rows=requests,
+    )
 
 
 @click.command("query")
@@ -132,23 +133,24 @@ def query_command(
         result = client.execute(query, {**chosen.window.parameters, **chosen.filters.parameters, **given})
         if not result.rows and {"since", "until"} <= set(query.placeholders):
             console.note(no_rows_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(named.result_json(query, result))
-    elif form == "csv":
-        console.print_csv(result.columns, result.rows)
-    elif result.rows:
-        console.print_table(named.render_result(result, console.console().width))
+    console.print_report(
+        form,
+        lambda: named.result_json(query, result),
+        lambda: (result.columns, result.rows),
+        lambda width: named.render_result(result, width),
+        has_rows=result.rows,
+    )
 
 
 def list_queries(form: str) -> None:
     """Print name and purpose of every shipped query."""
     queries = named.list_queries()
-    if form == "json":
-        console.print_json({"queries": [{"name": name, "purpose": purpose} for name, purpose in queries]})
-    elif form == "csv":
-        console.print_csv(("name", "purpose"), queries)
-    else:
-        console.print_table(named.render_list(queries))
+    console.print_report(
+        form,
+        lambda: {"queries": [{"name": name, "purpose": purpose} for name, purpose in queries]},
+        lambda: (("name", "purpose"), queries),
+        lambda _: named.render_list(queries),
+    )
 
 
 def stages(argv: list[str]) -> int:

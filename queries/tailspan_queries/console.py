@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PLAIN_WIDTH = 100
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+"""Columns and rows."""
 FORMATS = ("table", "json", "csv")
 STAGE_STYLES = {
     "tls": "bright_black",
@@ -69,6 +71,19 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([cell(value) for value in row] for row in rows)
+
+
+def print_report(
+    form: str, as_json: Callable[[], object], as_csv: Callable[[], Table], as_table: Callable[[int], RenderableType],
+    *, has_rows: object = True,
+) -> None:  # fmt: skip
+    """Print a report in the form asked for; as a table, which is told its width, only if it `has_rows`."""
+    if form == "json":
+        print_json(as_json())
+    elif form == "csv":
+        print_csv(*as_csv())
+    elif has_rows:
+        print_table(as_table(console().width))
 
 
 def note(line: str) -> None:

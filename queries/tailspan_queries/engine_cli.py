@@ -69,12 +69,13 @@ def interference_command(
     with connected(url) as client:
         report = interference_report.interference_report(client, chosen.window, chosen.filters, by, lines(by, limit))
         note_if_empty(client, report.rows, chosen)
-    if form == "json":
-        console.print_json(interference_report.interference_json(report))
-    elif form == "csv":
-        console.print_csv(*interference_report.interference_csv(report.rows))
-    elif report.rows:
-        console.print_table(interference_report.render_interference(report, console.console().width))
+    console.print_report(
+        form,
+        lambda: interference_report.interference_json(report),
+        lambda: interference_report.interference_csv(report.rows),
+        lambda width: interference_report.render_interference(report, width),
+        has_rows=report.rows,
+    )
 
 
 @click.command("preemption")
@@ -99,12 +100,13 @@ def preemption_command(
         report = preemption_report.preemption_report(client, chosen.window, chosen.filters, by, lines(by, limit))
         if by != "request":
             note_if_empty(client, report.rows, chosen)
-    if form == "json":
-        console.print_json(preemption_report.preemption_json(report))
-    elif form == "csv":
-        console.print_csv(*preemption_report.preemption_csv(report.rows))
-    elif report.rows or by == "request":
-        console.print_table(preemption_report.render_preemption(report, console.console().width))
+    console.print_report(
+        form,
+        lambda: preemption_report.preemption_json(report),
+        lambda: preemption_report.preemption_csv(report.rows),
+        lambda width: preemption_report.render_preemption(report, width),
+        has_rows=report.rows or by == "request",
+    )
 
 
 @click.command("engine")
@@ -134,12 +136,13 @@ def engine_command(
     with connected(url) as client:
         report = engines.engine_report(client, chosen.window, chosen.filters, by, threshold_ns, gaps)
         note_if_empty(client, report.rows, chosen)
-    if form == "json":
-        console.print_json(engines_view.engines_json(report))
-    elif form == "csv":
-        console.print_csv(*engines_view.engines_csv(report))
-    elif report.rows:
-        console.print_table(engines_view.render_engines(report, console.console().width))
+    console.print_report(
+        form,
+        lambda: engines_view.engines_json(report),
+        lambda: engines_view.engines_csv(report),
+        lambda width: engines_view.render_engines(report, width),
+        has_rows=report.rows,
+    )
 
 
 def interference(argv: list[str]) -> int:

@@ -132,12 +132,13 @@ def show_layers(client: Client, chosen: options.Selection, question: Question) -
     )
     if not report.rows:
         console.note(without_layers_note(client, chosen.window, chosen.filters))
-    if question.form == "json":
-        console.print_json(layers_view.layers_json(report))
-    elif question.form == "csv":
-        console.print_csv(*layers_view.layers_csv(report))
-    elif report.rows:
-        console.print_table(layers_view.render_layers(report, console.console().width))
+    console.print_report(
+        question.form,
+        lambda: layers_view.layers_json(report),
+        lambda: layers_view.layers_csv(report),
+        lambda width: layers_view.render_layers(report, width),
+        has_rows=report.rows,
+    )
 
 
 def show_drift(client: Client, chosen: options.Selection, question: Question, baseline: Window) -> None:
@@ -147,12 +148,13 @@ def show_drift(client: Client, chosen: options.Selection, question: Question, ba
     )
     if not report.rows:
         console.note(without_layers_note(client, chosen.window, chosen.filters, baseline))
-    if question.form == "json":
-        console.print_json(drift.drift_json(report))
-    elif question.form == "csv":
-        console.print_csv(*drift.drift_csv(report))
-    elif report.rows:
-        console.print_table(drift.render_drift(report))
+    console.print_report(
+        question.form,
+        lambda: drift.drift_json(report),
+        lambda: drift.drift_csv(report),
+        lambda _: drift.render_drift(report),
+        has_rows=report.rows,
+    )
 
 
 def show_contribution(
@@ -162,12 +164,13 @@ def show_contribution(
     report = contribution.contribution_report(client, chosen.window, chosen.filters, question.by, speedups)
     if not report.parts:
         console.note(without_layers_note(client, chosen.window, chosen.filters))
-    if question.form == "json":
-        console.print_json(layers_contribution_view.contribution_json(report))
-    elif question.form == "csv":
-        console.print_csv(*layers_contribution_view.contribution_csv(report))
-    elif report.parts:
-        console.print_table(layers_contribution_view.render_contribution(report, question.lines))
+    console.print_report(
+        question.form,
+        lambda: layers_contribution_view.contribution_json(report),
+        lambda: layers_contribution_view.contribution_csv(report),
+        lambda _: layers_contribution_view.render_contribution(report, question.lines),
+        has_rows=report.parts,
+    )
 
 
 @click.command("gpu")
@@ -181,12 +184,13 @@ def gpu_command(since: str, until: str, service: str, model: str, instance: str,
         report = gpu_devices.gpu_report(client, chosen.window, chosen.filters)
         if not report.rows:
             console.note(no_rows_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(gpu_view.gpu_json(report))
-    elif form == "csv":
-        console.print_csv(*gpu_view.gpu_csv(report))
-    elif report.rows:
-        console.print_table(gpu_view.render_gpu(report, console.console().width))
+    console.print_report(
+        form,
+        lambda: gpu_view.gpu_json(report),
+        lambda: gpu_view.gpu_csv(report),
+        lambda width: gpu_view.render_gpu(report, width),
+        has_rows=report.rows,
+    )
 
 
 def layers(argv: list[str]) -> int:

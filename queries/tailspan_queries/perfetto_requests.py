@@ -16,8 +16,8 @@ from tailspan_queries.perfetto_events import GREY, RED, Event, Slice, Track, com
 from tailspan_queries.perfetto_flows import Flows
 from tailspan_queries.perfetto_lanes import OTHERS, REQUESTS, SPANS, Forest, Packer, Tracks
 from tailspan_queries.perfetto_records import Engine, Request, Span
+from tailspan_queries.records import STATUS_ERROR
 
-STATUS_ERROR = 2
 TEXT_LIMIT = 500
 """Characters of an attribute of someone else's span that are kept."""
 

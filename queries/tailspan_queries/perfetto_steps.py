@@ -15,8 +15,8 @@ from tailspan_queries.perfetto_events import RED, Event, Slice, complete, counte
 from tailspan_queries.perfetto_flows import Flows
 from tailspan_queries.perfetto_lanes import Packer, Tracks
 from tailspan_queries.perfetto_records import Engine, Step
+from tailspan_queries.records import STATUS_ERROR
 
-STATUS_ERROR = 2
 KV_CACHE = "KV cache"
 EMPTY_NS = 1_000
 """A pause without requests that is shorter is the rounding of times."""

@@ -18,6 +18,8 @@ STAGE_ORDER = (*attributes.STAGES, attributes.UNATTRIBUTED, REQUEST)
 """The rows of a stage report from top to bottom; stages that tailspan does not know come before `unattributed`."""
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 TAIL_QUANTILE = 0.99
+STATUS_ERROR = 2
+"""`status_code` of a span with an error, as in OTLP."""
 
 
 @dataclass(frozen=True, slots=True)

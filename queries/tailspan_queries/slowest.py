@@ -14,12 +14,12 @@ from tailspan_queries import units
 from tailspan_queries.client import Client
 from tailspan_queries.console import PLAIN_WIDTH, STAGE_STYLES
 from tailspan_queries.filters import ALL, Filters
+from tailspan_queries.records import STATUS_ERROR
 from tailspan_queries.times import Window, clock, datetime_ns
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-STATUS_ERROR = 2
 TRACE_ID = 32
 SHORT_ID = 12
 

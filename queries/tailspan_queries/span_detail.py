@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from tailspan import attributes
 from tailspan_queries import units
+from tailspan_queries.records import STATUS_ERROR
 from tailspan_queries.slow_steps import StepSummary
 from tailspan_queries.traces import SpanRow
-
-STATUS_ERROR = 2
-"""OTLP status code of a span that failed."""
 
 
 def fold(parts: list[str], width: int) -> str:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from tailspan import attributes
 from tailspan_queries import units, waterfall
 from tailspan_queries.console import PLAIN_WIDTH, STAGE_STYLES
+from tailspan_queries.records import STATUS_ERROR
 from tailspan_queries.slow_steps import StepSummary, step_tables
-from tailspan_queries.span_detail import STATUS_ERROR, detail, fold
+from tailspan_queries.span_detail import detail, fold
 from tailspan_queries.times import clock, iso
 from tailspan_queries.traces import Ledger, SpanRow, TraceReport, tree
 

@@ -143,7 +143,7 @@ def test_another_stream_is_refused_while_marks_are_out(device: FakeDevice) -> No
     """A mark in a second stream is refused and counted; the first stream goes on."""
     timer = timer_of(device)
     begin = mark_of(timer)
-    with device.on(device.stream()):
+    with device.stream(device.Stream()):
         assert timer.record() is None
     assert timer.refused == 1
     device.advance(1_000_000)
@@ -157,7 +157,7 @@ def test_a_new_stream_is_followed_when_no_mark_is_out(device: FakeDevice) -> Non
     device.launch(5_000_000)
     early = mark_of(timer)
     timer.release([early])
-    with device.on(device.stream()):
+    with device.stream(device.Stream()):
         assert timer.record() is None
         device.advance(10_000_000)
         assert timer.record() is not None

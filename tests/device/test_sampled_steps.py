@@ -66,7 +66,7 @@ def test_a_step_without_marks_is_not_sampled(device: FakeDevice, recorded: Recor
     bench = Bench(device, sampler)
     bench.launch(1)
     bench.launch(2)
-    with device.on(device.stream()):
+    with device.stream(device.Stream()):
         assert not sampled_step(bench, sampler, 3)
         assert sampler.ended == 2
         assert not sampled_step(bench, sampler, 4)

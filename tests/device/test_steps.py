@@ -154,12 +154,12 @@ def test_steps_in_two_streams_are_refused_and_a_new_stream_is_followed(device: F
     """A step in another stream is left out; an engine that stays there is timed again, with no gap guessed."""
     bench = Bench(device)
     bench.step(1)
-    with device.on(device.stream()):
+    with device.stream(device.Stream()):
         bench.step(2)
     bench.step(3)
     assert numbers(recorded) == [1, 3]
     assert recorded.steps[1][4] == -1
-    with device.on(device.stream()):
+    with device.stream(device.Stream()):
         for number in range(4, 4 + MAX_REFUSED + 3):
             bench.step(number)
     assert numbers(recorded) == [1, 3, 12, 13, 14]
@@ -172,7 +172,7 @@ def test_a_step_that_changes_its_stream_is_left_out(device: FakeDevice, recorded
     bench = Bench(device)
     bench.probe.begin("decode")
     device.launch(8 * MS)
-    with device.on(device.stream()):
+    with device.stream(device.Stream()):
         bench.probe.end("engine", 1)
     bench.step(2)
     assert numbers(recorded) == [2]

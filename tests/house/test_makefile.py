@@ -90,4 +90,27 @@ def test_the_continuous_check_can_be_run(root: Path) -> None:
     """The script is executable and runs lint and the tests."""
     script = root / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert {"make lint", "make test"} <= set(script.read_text().splitlines())
+    assert {"make lint", "run test", "run test-vllm"} <= set(script.read_text().splitlines())
+
+
+@pytest.mark.parametrize(("failures", "code"), [(0, 0), (1, 0), (2, 2)])
+def test_what_failed_runs_once_more(root: Path, tmp_path: Path, failures: int, code: int) -> None:
+    """The script passes when the failed tests pass alone, and fails when they fail again."""
+    fake = tmp_path / "make"
+    fake.write_text(
+        f"""#!/bin/sh
+echo "$@" >> {tmp_path}/calls
+[ "$1" = test ] && [ "$(grep -Ec '^test( |$)' {tmp_path}/calls)" -le {failures} ] && exit 2
+exit 0
+"""
+    )
+    fake.chmod(0o755)
+    (tmp_path / "promtool").symlink_to("/bin/true")
+    done = subprocess.run(
+        ["bash", str(root / ".ci" / "run")], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[:2] == ["lint", "test"]
+    assert ("test ARGS=--last-failed --last-failed-no-failures none -n 0" in calls) == (failures > 0)

@@ -88,3 +88,11 @@ def test_the_batching_loop_gives_requests_steps_and_gaps(tmp_path: Path, sink: O
     assert sum(step[attr.STEP_PREFILL_TOKENS] for step in steps) == 5 + 3 + 4
     assert max(step[attr.STEP_REQUESTS] for step in steps) == 2
     assert {step[attr.ENGINE_NAME] for step in steps} == {"toy"}
+
+
+def test_the_captured_step_runs_without_cuda(tmp_path: Path, sink: OtlpSink) -> None:
+    """On a CPU the same program calls its function, and each of its steps has the device's time."""
+    assert run(EXAMPLES[2], tmp_path, sink) == "torch.Size([4]) False\n"
+    steps = [attributes_of(span.attributes) for span in sink.spans if span.name == "step"]
+    assert len(steps) == 8
+    assert all(step[attr.DEVICE_BUSY_NS] > 0 for step in steps)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, assert_type
 
 import tailspan
-from tailspan import Engine, RequestHandle
+from tailspan import CapturedGraph, Engine, RequestHandle
 
 
 @tailspan.request("chat", model="m", request_id="1", attributes={"app.n": 1, "app.ok": True, "app.x": 1.5})
@@ -66,6 +66,10 @@ async def uses() -> None:
     with tailspan.step(engine, [handle], prefill_tokens=1, waiting=2, kv_usage=0.5) as step:
         assert_type(step.number, int)
         step.tokens(handle)
+    graph = engine.capture(lambda: [1.5], pool=None, warm_up=1)
+    assert_type(graph, CapturedGraph[list[float]])
+    assert_type(graph.replay(), list[float])
+    assert_type(graph.times_layers, bool)
     assert_type(tailspan.current_request(), RequestHandle)
 
 
@@ -77,4 +81,6 @@ def misuses(handle: RequestHandle) -> None:
     handle.set("app.list", [1])  # type: ignore[arg-type]
     handle.tokens(1)  # type: ignore[call-arg]
     tailspan.step([handle])  # type: ignore[arg-type]
+    engine.capture(plain)  # type: ignore[arg-type]
+    engine.capture(lambda: 1, None)  # type: ignore[call-arg]
     tailspan.request("x", "00-0-0-01")  # type: ignore[call-arg]

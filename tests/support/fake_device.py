@@ -5,6 +5,8 @@ against the host's, stamps in ticks, and tells differences as 32-bit millisecond
 timer must not do raises `AssertionError`: waiting, recording or asking during a graph capture, recording an event again
 before it was passed, touching the device from a forked child.
 
+`fake_graphs` extends it by graphs that are replayed.
+
 Units: ns. Host time is virtual (`advance` moves it) unless `real_time`.
 """
 
@@ -35,6 +37,10 @@ class FakeStream:
     def hang(self) -> None:
         """Never get any further."""
         self.free_ns = NEVER
+
+    def wait_stream(self, other: FakeStream) -> None:
+        """Begin what follows when the other stream has got here."""
+        self.free_ns = max(self.free_ns, other.free_ns)
 
     def synchronize(self) -> NoReturn:
         """Fail the test."""
@@ -68,11 +74,15 @@ class FakeEvent:
             stream = device.current_stream()
         if device.is_special or self.generation != device.generation:
             self._refuse("recorded")
-        now_ns = device.now()
-        assert self.passed_ns is None or self.passed_ns <= now_ns, "an event was recorded again before it was passed"
-        self.passed_ns = stream.free_ns = max(now_ns + device.latency(), stream.free_ns)
+        self.follow(stream, max(device.now() + device.latency(), stream.free_ns))
         if device.scatter is not None:
-            self.passed_ns += device.scatter()
+            self.passed_ns = stream.free_ns + device.scatter()
+
+    def follow(self, stream: FakeStream, at_ns: float) -> None:
+        """Be passed at this time, in place of an earlier one that is over."""
+        passed_ns = self.passed_ns
+        assert passed_ns is None or passed_ns <= self.device.now(), "an event was recorded again before it was passed"
+        self.passed_ns = stream.free_ns = at_ns
 
     def query(self) -> bool:
         """Whether the host can see that the device has passed the event."""
@@ -139,7 +149,7 @@ class FakeDevice:
         self._failed = False
         self._rates: list[tuple[float, float, float]] = [(self.now(), 7e14, 1 + drift_ppm / 1e6)]
         self._streams = 0
-        self._current = self.stream()
+        self._current = self.Stream()
         _devices.add(self)
 
     def advance(self, ns: int) -> None:
@@ -160,13 +170,13 @@ class FakeDevice:
         """Return the device's clock at a host time, in its ticks."""
         return self._clock(host_ns) // self.tick_ns * self.tick_ns
 
-    def stream(self) -> FakeStream:
+    def Stream(self) -> FakeStream:  # noqa: N802 (as torch.cuda spells it)
         """Return a new stream."""
         self._streams += 1
         return FakeStream(self, self._streams * 64)
 
     @contextlib.contextmanager
-    def on(self, stream: FakeStream) -> Iterator[None]:
+    def stream(self, stream: FakeStream) -> Iterator[None]:
         """Have another current stream."""
         before, self._current = self._current, stream
         try:

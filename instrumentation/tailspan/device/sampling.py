@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailspan.device.timer import DeviceTimer, Mark
 
@@ -44,6 +44,9 @@ class LayerSampling(Protocol):
 
     def begin(self, timer: DeviceTimer, phase: str) -> bool:
         """Before a step: sample it and return True, or leave it alone."""
+
+    def replay(self, layers: Any, graph: Any) -> bool:
+        """If this step is sampled, replay a captured graph that has events of its own; False: nothing ran."""
 
     def end(self) -> Sample | None:
         """After a step that is sampled, whether it succeeded or not: stop recording."""

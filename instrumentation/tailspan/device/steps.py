@@ -7,6 +7,7 @@ The engine's hooks call, on the thread that launches the work:
     probe.end(engine_name, number)  when sampling has been enqueued
     probe.poll()                    when the device has probably passed; `begin` does so too
     probe.abandon()                 instead of `end`, if the step raised
+    probe.replay(layers, graph)     between `begin` and `end`: a CUDA graph in place of the forward pass
 
 Out: records of `recorder.engine.step_layers` and then `step_device` for each step, in order, once the device has passed
 it. A step that cannot be timed is left out and counted in `untimed`.
@@ -60,6 +61,11 @@ class StepProbe:
         return self._errors < MAX_ERRORS
 
     @property
+    def sampler(self) -> LayerSampling | None:
+        """What samples the layers, if they are timed."""
+        return self._sampler
+
+    @property
     def untimed(self) -> int:
         """Steps that were left out: no marks, never passed by the device, raised, or lost to its failure."""
         return self._pending.untimed
@@ -68,6 +74,12 @@ class StepProbe:
         """A step of the phase (`prefill` or `decode`) is launched next; return whether its layers are sampled."""
         self._safely(self._begin, phase)
         return self._step is not None and self._step.sampling
+
+    def replay(self, layers: Any, graph: Any) -> bool:
+        """Replay a captured graph, with the events in it, if this step is sampled; False: replay the one without."""
+        if self._step is None or not self._step.sampling or self._sampler is None:
+            return False
+        return self._safely(self._sampler.replay, layers, graph) is True
 
     def launched(self) -> None:
         """The forward pass has been launched."""
@@ -90,16 +102,17 @@ class StepProbe:
         if self._step is not None:
             self._safely(self._abandon, self._step)
 
-    def _safely(self, work: Callable[..., None], *arguments: Any) -> None:
+    def _safely(self, work: Callable[..., Any], *arguments: Any) -> Any:
         if self._errors >= MAX_ERRORS:
-            return
+            return None
         try:
-            work(*arguments)
+            return work(*arguments)
         except Exception:
             self._errors += 1
             self._give_up_all()
             with _GUARD:
                 raise
+            return None
 
     def _begin(self, phase: str) -> None:
         if self._step is not None:

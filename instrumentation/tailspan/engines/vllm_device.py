@@ -10,9 +10,12 @@ Several ranks must all run the same code, so that their layers are sampled where
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailspan.engines.probing import new_probe
+
+if TYPE_CHECKING:
+    from tailspan.device.steps import StepProbe
 
 _RUN = "tailspan_run"
 
@@ -22,7 +25,15 @@ class _Run:
 
     __slots__ = ("drafts", "forward", "is_open", "phase", "probe", "stance", "step", "switches")
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self) -> None:
+        self.forward = self.switches = self.drafts = self.is_open = False
+        self.probe: StepProbe | None = None
+        self.step: tuple[str, int] = ("", 0)
+        self.phase = "decode"
+        self.stance: Any = None
+        """While the forward pass of a sampled step leaves compiled code."""
+
+    def look_at(self, runner: Any) -> None:
         compilation = runner.vllm_config.compilation_config
         is_eager = not int(getattr(compilation, "mode", 0) or 0) and not _has_graphs(compilation)
         self.forward = hasattr(type(runner), "_model_forward")
@@ -34,11 +45,6 @@ class _Run:
             with_layers=is_eager or self.switches, slows_step=self.switches,
         )  # fmt: skip
         self.drafts = getattr(runner, "speculative_config", None) is not None
-        self.step: tuple[str, int] = ("", 0)
-        self.phase = "decode"
-        self.is_open = False
-        self.stance: Any = None
-        """While the forward pass of a sampled step leaves compiled code."""
 
     def begin(self) -> None:
         if self.probe is not None and not self.is_open:
@@ -56,13 +62,22 @@ class _Run:
             self.is_open = False
             self.probe.end(*self.step)
 
+    def abandon(self) -> None:
+        if self.probe is not None and self.is_open:
+            self.forward_ended()
+            self.is_open = False
+            self.step = ("", 0)
+            self.probe.abandon()
+
 
 def planned(runner: Any, step: tuple[str, int], output: Any) -> None:
     """The runner gets a step: name of its engine and its number."""
     run: _Run | None = getattr(runner, _RUN, None)
     if run is None:
-        run = _Run(runner)
-        setattr(runner, _RUN, run)
+        run = _Run()
+        setattr(runner, _RUN, run)  # first: what fails with this runner is not tried again
+        run.look_at(runner)
+    run.abandon()  # a step whose sampling raised
     if run.probe is None or not output.total_num_scheduled_tokens:
         return
     run.step = step
@@ -106,11 +121,8 @@ def ended(runner: Any) -> None:
 def failed(runner: Any) -> None:
     """The step raised."""
     run: _Run | None = getattr(runner, _RUN, None)
-    if run is not None and run.probe is not None and run.is_open:
-        run.forward_ended()
-        run.is_open = False
-        run.step = ("", 0)
-        run.probe.abandon()
+    if run is not None:
+        run.abandon()
 
 
 def _has_graphs(compilation: Any) -> bool:

@@ -6,12 +6,14 @@ these calls never reaches the worker; only a mistake in how they are written doe
 """
 
 from tailspan.handmade.engine import Engine
+from tailspan.handmade.graphs import CapturedGraph
 from tailspan.handmade.handles import RequestHandle
 from tailspan.handmade.requests import RequestScope, current_request, request
 from tailspan.handmade.stages import StageName, StageScope, stage
 from tailspan.handmade.steps import StepScope, step
 
 __all__ = [
+    "CapturedGraph",
     "Engine",
     "RequestHandle",
     "RequestScope",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from tailspan.engines.probing import probe_on
 from tailspan.handmade.failsafe import swallow
+from tailspan.handmade.graphs import CapturedGraph
 from tailspan.handmade.handles import RequestHandle
 from tailspan.handmade.seats import Seat
 from tailspan.recorder import Engine as Recorder
@@ -20,8 +22,10 @@ from tailspan.recorder import now_ns
 from tailspan.recorder.process import is_started
 
 if TYPE_CHECKING:
+    from tailspan.device.steps import StepProbe
     from tailspan.handmade.steps import StepScope
 
+T = TypeVar("T")
 _UNKNOWN = float("nan")
 
 
@@ -58,6 +62,18 @@ class Engine:
         except Exception as error:
             swallow(error)
 
+    def capture(self, function: Callable[[], T], *, pool: Any = None, warm_up: int = 3) -> CapturedGraph[T]:
+        """Capture a function in a CUDA graph, to be replayed in the steps: layers inside it are timed in some of them.
+
+        function: works on tensors that stay where they are, and returns such; it is called `warm_up` times before, on a
+        side stream, and then once, or twice where layers are timed. pool: memory to share with other graphs, theirs or
+        of `torch.cuda.graph_pool_handle()`.
+
+        Without CUDA nothing is captured, and each replay calls the function. Raises what the function or the capture
+        raises. Call `tailspan.instrument()` before, and this outside of steps.
+        """
+        return CapturedGraph(self, function, pool, warm_up)
+
     def _reset(self) -> None:
         self.recorder = Recorder(self.name, self.model)
         self.open_step: StepScope | None = None
@@ -66,6 +82,8 @@ class Engine:
         self.last_end_ns = 0
         self.lock = threading.Lock()
         self._on_device: StepScope | None = None
+        self.open_probe: StepProbe | None = None
+        """What times the step whose work on the device has begun."""
         self._batch: tuple[RequestHandle, ...] = ()
 
     def _seat(self, handle: RequestHandle, at_ns: int, prompt_tokens: int) -> Seat | None:
@@ -88,17 +106,17 @@ class Engine:
         """The step's work on the device begins, unless that of another has not ended."""
         if self.module is None or self._on_device is not None:
             return
-        probe = probe_on(self.module, self.id)
+        probe = self.probe()
         if probe is not None:
-            self._on_device = step
+            self._on_device, self.open_probe = step, probe
             probe.begin("prefill" if step.prefill_tokens else "decode")
 
     def device_ends(self, step: StepScope, *, failed: bool) -> None:
         """All of the step's work has been launched, or it `failed`."""
         if self._on_device is not step:
             return
+        probe, self.open_probe = self.open_probe, None
         self._on_device = None
-        probe = probe_on(self.module, self.id)
         if probe is not None:
             if failed:
                 probe.abandon()
@@ -106,6 +124,10 @@ class Engine:
                 probe.launched()
                 probe.end(self.recorder.name, step.number)
                 probe.poll()
+
+    def probe(self) -> StepProbe | None:
+        """Return what times the steps on the device of the module, None if nothing does."""
+        return None if self.module is None else probe_on(self.module, self.id)
 
     def end_step(self, step: StepScope, end_ns: int) -> None:
         """Record the step, then the first and last tokens that it sampled."""

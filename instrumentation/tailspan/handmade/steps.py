@@ -94,10 +94,12 @@ class StepScope(AlsoAsync["StepScope"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self.number and is_started():
+        if self.number:
             try:
-                self.engine.device_ends(self, failed=kind is not None)
-                self.engine.end_step(self, now_ns())
+                records = is_started()
+                self.engine.device_ends(self, failed=kind is not None or not records)
+                if records:
+                    self.engine.end_step(self, now_ns())
             except Exception as ours:
                 swallow(ours)
 
