@@ -1,9 +1,12 @@
 """Runs an engine whose device is a clock: transformers' continuous batching, in which computing a step is a sleep.
 
 In: a JSON object on standard input: `requests` [[at_s, prompt_tokens, output_tokens]], `max_batch`, `max_tokens`.
-Out: the time at which the load began, ns since 1970, after a request that warms the engine up.
-The scheduler, the cache and the loop are the real ones; the model is a tiny one, and each step lasts `step_s` of it.
-So a run takes the same time whatever else runs on the machine, and a prediction can be held against it.
+Out: a JSON object: `since_ns`, when the load began, since 1970, after a request that warms the engine up; `late_ratio`,
+by which share of its time a step ended too late, in the mean.
+The scheduler, the cache and the loop are the real ones; the model is a tiny one, and each step lasts `step_s` of it. A
+step sleeps until its deadline, and the next one's counts from there, not from when it woke up: what the loop or another
+program took is taken from the next sleep, so that a run takes the same time whatever else runs on the machine, as long
+as that is less than the steps themselves.
 """
 
 from __future__ import annotations
@@ -37,19 +40,44 @@ def tiny_model() -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def sleeping(processor_class: Any) -> None:
-    """Make every step of the engine last as long as it should."""
-    usual = processor_class._generation_step
+class Clock:
+    """When each step should end: when the work began, and what the steps since then take."""
+
+    def __init__(self) -> None:
+        self.due_s: float | None = None
+        self.late_s = self.meant_s = 0.0
+
+    def idle(self) -> None:
+        """There is nothing to do: the next step begins when it begins."""
+        self.due_s = None
+
+    def wait(self, begin_s: float, takes_s: float) -> None:
+        """Sleep until a step that began at `begin_s` should end."""
+        self.due_s = (begin_s if self.due_s is None else self.due_s) + takes_s
+        time.sleep(max(0.0, self.due_s - time.monotonic()))
+        self.late_s += time.monotonic() - self.due_s
+        self.meant_s += takes_s
+
+
+def sleeping(processor_class: Any, clock: Clock) -> None:
+    """Make every step of the engine end when it should."""
+    usual_step, usual_batch = processor_class._generation_step, processor_class.prepare_next_batch
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         begin_s = time.monotonic()
         sizes = [future.query_length for future in self.inputs_and_outputs.requests_in_batch]
-        result = usual(self, *args, **kwargs)
+        result = usual_step(self, *args, **kwargs)
         decodes = sum(size == 1 for size in sizes)
-        time.sleep(max(0.0, step_s(sum(sizes) - decodes, decodes) - (time.monotonic() - begin_s)))
+        clock.wait(begin_s, step_s(sum(sizes) - decodes, decodes))
         return result
 
-    processor_class._generation_step = step
+    def prepare(self: Any) -> bool:
+        is_busy: bool = usual_batch(self)
+        if not is_busy:
+            clock.idle()
+        return is_busy
+
+    processor_class._generation_step, processor_class.prepare_next_batch = step, prepare
 
 
 def main() -> int:
@@ -58,7 +86,8 @@ def main() -> int:
     from transformers import ContinuousBatchingConfig, GenerationConfig
     from transformers.generation.continuous_batching.continuous_api import ContinuousBatchProcessor
 
-    sleeping(ContinuousBatchProcessor)
+    clock = Clock()
+    sleeping(ContinuousBatchProcessor, clock)
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=8)
     batching = ContinuousBatchingConfig(
         page_size=PAGE_TOKENS, num_blocks=4096 // PAGE_TOKENS * 16, max_batch_tokens=job["max_tokens"],
@@ -67,8 +96,10 @@ def main() -> int:
     )  # fmt: skip
     with tiny_model().continuous_batching_context_manager(generation, continuous_batching_config=batching) as manager:
         serve(manager, [[0.0, 8, 4]])
-        print(time.time_ns(), flush=True)
+        clock.late_s = clock.meant_s = 0.0
+        since_ns = time.time_ns()
         serve(manager, job["requests"])
+        print(json.dumps({"since_ns": since_ns, "late_ratio": clock.late_s / clock.meant_s}), flush=True)
     return 0
 
 

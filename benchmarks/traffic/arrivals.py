@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,11 @@ def load(name: str) -> Arrivals:
 
     Raises: UserError if the file is not there.
     """
-    path = folder() / name
+    return _read(folder() / name)
+
+
+@cache
+def _read(path: Path) -> Arrivals:
     if not path.is_file():
         raise UserError(
             f"the arrival trace {path} is absent", "Put it there, or name the folder that has it with TAILSPAN_ARRIVALS"
@@ -109,5 +114,26 @@ def thin(found: Arrivals, count: int, weights: Floats, draw: np.random.Generator
     if count >= len(found.at_s):
         return found
     keys = draw.standard_exponential(len(weights)) / np.maximum(weights, 1e-12)
-    kept = np.sort(np.argpartition(keys, count)[:count])
-    return Arrivals(found.at_s[kept], found.input_tokens[kept], found.output_tokens[kept], found.length_s)
+    return _chosen(found, np.sort(np.argpartition(keys, count)[:count]))
+
+
+def thin_halves(found: Arrivals, count: int, weights: Floats, draw: np.random.Generator) -> Arrivals:
+    """Keep exactly `count` requests (or all, if fewer), as many of the first half of the time as of the second.
+
+    Where a half has too few, the other keeps more.
+    """
+    first = np.arange(len(found.at_s)) < np.searchsorted(found.at_s, found.length_s / 2)
+    there = int(first.sum()), int((~first).sum())
+    wanted = min(max(count // 2, count - there[1]), there[0])
+    parts = [
+        thin(_chosen(found, np.flatnonzero(half)), number, weights[half], draw)
+        for half, number in ((first, wanted), (~first, count - wanted))
+    ]
+    at_s, prompts, outputs = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("at_s", "input_tokens", "output_tokens")
+    )
+    return Arrivals(at_s, prompts, outputs, found.length_s)
+
+
+def _chosen(found: Arrivals, index: Ints) -> Arrivals:
+    return Arrivals(found.at_s[index], found.input_tokens[index], found.output_tokens[index], found.length_s)

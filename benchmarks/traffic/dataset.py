@@ -24,14 +24,14 @@ from tailspan.errors import UserError
 from tailspan_collector.embedded import Engine, Folder
 from tailspan_schemas import migrations
 
-VERSION = 1
+VERSION = 2
 """Goes up whenever the same plan gives other data."""
 BYTES_A_REQUEST = 1200
 """Disk for a request with all its spans, while parts are merged."""
 DAY_H = 24.0
 STORED_STEPS_RATIO = 0.5
 """Stored engine steps for each request; the others are what sampling left out."""
-_TABLES = ("spans", "stage_minutes", "traces", "layers")
+_TABLES = ("spans", "spans_sample", "stage_minutes", "stage_hours", "traces", "layers")
 _INSERT = "insert_deduplicate = 0, max_insert_threads = 1, min_insert_block_size_rows = 1000000, max_block_size = 65536"
 
 

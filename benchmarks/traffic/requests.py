@@ -95,7 +95,7 @@ def make_service(traffic: Traffic, service: Service, count: int, first_worker: i
     for number in range(workers):
         found = arrivals.replay(trace, traffic.length_s, draw)
         wanted = tide(found) * _mix(planted, found)
-        found = arrivals.thin(found, int(edges[number + 1] - edges[number]), wanted, draw)
+        found = arrivals.thin_halves(found, int(edges[number + 1] - edges[number]), wanted, draw)
         parts.append(_records(traffic, service, found, trace.rate, first_worker + number, draw))
     records = np.concatenate(parts)
     records = records[np.argsort(records["start_ns"], kind="stable")]

@@ -87,7 +87,7 @@ def remedy_table(row: Gain) -> Table:
     table.expand = True
     table.add_column(row.stage, ratio=5)
     table.add_column("what it costs", ratio=4)
-    table.add_column("see", ratio=2)
+    table.add_column("see", ratio=3)
     for remedy in REMEDIES[row.stage]:
         table.add_row(remedy.name, remedy.cost, remedy.source)
     return table

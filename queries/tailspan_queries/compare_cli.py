@@ -21,7 +21,7 @@ from tailspan_queries.compare_read import DEFAULT_LIMIT
 from tailspan_queries.compare_records import Comparison, Group
 from tailspan_queries.empty import empty_note
 from tailspan_queries.filters import Filters
-from tailspan_queries.times import Window, parse_moment, parse_window
+from tailspan_queries.times import Window, parse_range, parse_window
 
 MOST_REQUESTS = 2_000_000
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -126,20 +126,6 @@ def attribute_groups(attribute: str, versus: str, window: Window, filters: Filte
             "Write --by-attribute service.version=1.2 --versus 1.3",
         )
     return Group((window,), filters, key, value), Group((window,), filters, key, versus)
-
-
-def parse_range(option: str, text: str, now_ns: int) -> Window:
-    """Read `A..B`, each as `--since` takes it.
-
-    Raises: UserError if it is not of this form, or empty.
-    """
-    since, dots, until = text.partition("..")
-    if not dots:
-        raise UserError(f"{option} {text!r} is not of the form FROM..TO", f"Write {option} 2h..1h, for example")
-    window = Window(parse_moment(option, since, now_ns), parse_moment(option, until, now_ns))
-    if window.since_ns >= window.until_ns:
-        raise UserError(f"{option} {text!r} ends before it begins", "Put the earlier time first")
-    return window
 
 
 def notes(client: Client, report: Comparison) -> list[str]:

@@ -16,7 +16,7 @@ from tailspan_queries import breakdown, console, engines, engines_view, options
 from tailspan_queries import interference as interference_report
 from tailspan_queries import preemption as preemption_report
 from tailspan_queries.client import Client, connected
-from tailspan_queries.empty import no_rows_note
+from tailspan_queries.empty import has_requests, no_rows_note
 
 DEFAULT_LINES = {"request": 10}
 """Lines that are listed without -n; of what is not named here, all."""
@@ -98,14 +98,15 @@ def preemption_command(
     chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = preemption_report.preemption_report(client, chosen.window, chosen.filters, by, lines(by, limit))
-        if by != "request":
-            note_if_empty(client, report.rows, chosen)
+        # That no request was evicted is an answer, if there were requests.
+        none_evicted = by == "request" and not report.rows and has_requests(client, chosen.window, chosen.filters)
+        note_if_empty(client, report.rows or none_evicted, chosen)
     console.print_report(
         form,
         lambda: preemption_report.preemption_json(report),
         lambda: preemption_report.preemption_csv(report.rows),
         lambda width: preemption_report.render_preemption(report, width),
-        has_rows=report.rows or by == "request",
+        has_rows=report.rows or none_evicted,
     )
 
 

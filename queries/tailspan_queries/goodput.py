@@ -2,7 +2,7 @@
 
 In: `--slo ttft=500ms`, any of `METRICS`. Out: `Slo`, `Goodput`.
 Goodput is that of `vllm bench serve --goodput`: requests that completed and met ALL limits, by second; a value equal to
-the limit meets it, and TPOT of an answer of fewer than two tokens is 0. Query `latency` holds the formula.
+the limit meets it, and TPOT of an answer of fewer than two tokens is 0. Query `goodput` holds the formula.
 Beyond it: a limit of ITL, which `vllm bench serve` does not have, is for the p99 of the request's own gaps.
 Errors: `UserError` for what is no limit.
 """
@@ -24,7 +24,7 @@ PARAMETERS = {
     "tpot": "tpot_slo_ns",
     "e2e": "end_to_end_slo_ns",
 }
-"""The parameter of query `latency` for the limit of each."""
+"""The parameter of query `goodput` for the limit of each."""
 TITLES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "end-to-end"}
 ALIASES = {"e2el": "e2e"}
 """Names that `vllm bench serve` has for the same."""
@@ -90,14 +90,12 @@ def parse_slos(texts: Sequence[str]) -> tuple[Slo, ...]:
 
 
 def slo_parameters(slos: Sequence[Slo]) -> dict[str, int]:
-    """Return the parameters of query `latency`; 0 where there is no limit."""
+    """Return the parameters of query `goodput`; 0 where there is no limit."""
     limits = {slo.metric: slo.limit_ns for slo in slos}
     return {parameter: limits.get(metric, 0) for metric, parameter in PARAMETERS.items()}
 
 
-def goodput(row: Mapping[str, Any], slos: Sequence[Slo]) -> Goodput | None:
-    """Read a row of query `latency`; None without limits."""
-    if not slos:
-        return None
+def goodput(row: Mapping[str, Any], slos: Sequence[Slo]) -> Goodput:
+    """Read a row of query `goodput`."""
     limits = tuple(Met(slo, row[f"{slo.metric}_met"], row[f"{slo.metric}_alone"]) for slo in slos)
     return Goodput(row["completed"], row["good"], limits)

@@ -1,6 +1,6 @@
 """What `--by` and `--over` mean: groups of requests, buckets of time, and how many requests are read for them.
 
-In: the two options. Out: `Grouping`, the parameters of queries `stages_by`, `stages_by_rollup` and `latency`.
+In: the two options. Out: `Grouping`, the parameters of queries `stages_by`, `stages_by_rollup`, `latency`, `goodput`.
 Buckets are in UTC and start at multiples of their length since 1970: a day is always 24 hours from midnight UTC.
 Errors: `UserError` for a dimension or a step that there is not.
 """
@@ -56,8 +56,10 @@ GROUP_LIMIT = 20
 DAY_SECONDS = 86_400
 MAX_BUCKETS = 10_080
 """A week of minutes."""
-READ_LIMIT = 200_000
-"""Stored requests up to which all are read; of more, one trace in so many that about as many are left."""
+READ_LIMIT = 400_000
+"""Stored requests up to which all are read; of more, one trace in so many that no more are left."""
+SAMPLED = 16
+"""Table `spans_sample` holds one trace in so many."""
 STEPS = "1m, 5m, 1h or 1d"
 _STEP = re.compile(r"(\d{1,6})([smhd])")
 
@@ -191,8 +193,13 @@ def kept_requests(client: Client, window: Window, filters: Filters) -> int:
 
 
 def one_in(kept: int, *, everything: bool = False) -> int:
-    """Return of how many traces one is read."""
-    return 1 if everything else max(-(-kept // READ_LIMIT), 1)
+    """Return of how many traces one is read: 1, or a multiple of `SAMPLED`."""
+    return 1 if everything or kept <= READ_LIMIT else SAMPLED * -(-kept // (SAMPLED * READ_LIMIT))
+
+
+def reading(one_in_traces: int) -> dict[str, str | int]:
+    """Return the query parameters that say which spans are read: all, or some of those in `spans_sample`."""
+    return {"one_in": one_in_traces, "spans": "spans" if one_in_traces == 1 else "spans_sample"}
 
 
 def sampled_statement(one_in_traces: int, what: str) -> str:

@@ -2,7 +2,7 @@
 
 In: a client, a window, filters, a `Grouping`, limits. Out: `LatencyReport`.
 Everything comes from the raw spans: exact but for ITL, whose gaps are kept as histograms within 1.1 %. Of more than
-`READ_LIMIT` stored requests one trace in so many is read.
+`READ_LIMIT` stored requests one trace in so many is read, from table `spans_sample`.
 Memory of ClickHouse: some 2 KB for each request that is read, 0.5 GB at most unless everything is asked for.
 Rates are by second of the window that lies in a bucket.
 """
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.goodput import METRICS, Goodput, Slo, goodput, slo_parameters
-from tailspan_queries.grouping import Grouping, bucket_seconds, kept_requests, one_in, sampled_statement
+from tailspan_queries.grouping import Grouping, bucket_seconds, kept_requests, one_in, reading, sampled_statement
 from tailspan_queries.records import QUANTILES
 from tailspan_queries.times import Window, datetime_ns
 from tailspan_queries.units import part
@@ -24,6 +25,9 @@ from tailspan_queries.units import part
 ITL_ERROR = 0.011
 """Relative error of a gap between tokens, from its histogram."""
 EXACT_STATEMENT = "percentiles exact, interpolated as numpy.percentile does; of ITL ±1.1 % (histograms)"
+
+Line = tuple[datetime, str]
+"""Bucket of time and key of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +128,25 @@ def latency_report(
     """
     grouping = grouping or Grouping()
     traces = one_in(kept_requests(client, window, filters), everything=everything)
-    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **slo_parameters(slos)}
-    records = client.run("latency", {**asked, "one_in": traces}).records()
-    rows = [latency_row(record, grouping, window, slos) for record in records]
+    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **reading(traces)}
+    records = client.run("latency", asked).records()
+    met = goodputs(client, asked, slos)
+    rows = [latency_row(record, grouping, window, met) for record in records]
     rows.sort(key=lambda row: (row.bucket_ns or 0, grouping.order(row.key, row.rank)))
     statement = EXACT_STATEMENT if traces == 1 else sampled_statement(traces, "percentiles (ITL ±1.1 %)")
     groups = records[0]["group_count"] if records else 0
     return LatencyReport(window, filters, grouping, tuple(slos), traces, statement, groups, tuple(rows))
 
 
-def latency_row(row: Mapping[str, Any], grouping: Grouping, window: Window, slos: Sequence[Slo]) -> LatencyRow:
+def goodputs(client: Client, asked: Mapping[str, Any], slos: Sequence[Slo]) -> dict[Line, Goodput]:
+    """Ask how many requests met the limits, by bucket of time and group; without limits nothing is asked."""
+    if not slos:
+        return {}
+    records = client.run("goodput", {**asked, **slo_parameters(slos)}).records()
+    return {(record["bucket"], record["key"]): goodput(record, slos) for record in records}
+
+
+def latency_row(row: Mapping[str, Any], grouping: Grouping, window: Window, met: Mapping[Line, Goodput]) -> LatencyRow:
     """Turn one row of the answer into a record."""
     bucket_ns = datetime_ns(row["bucket"]) if grouping.step_seconds else None
     counts = {"e2e_count": row["requests"]}
@@ -150,7 +163,7 @@ def latency_row(row: Mapping[str, Any], grouping: Grouping, window: Window, slos
         aborted_count=row["aborted_count"],
         input_tokens=row["input_tokens"],
         output_tokens=row["output_tokens"],
-        goodput=goodput(row, slos),
+        goodput=met.get((row["bucket"], row["key"])),
         **{metric: percentiles({**row, **counts}, metric) for metric in METRICS},
     )
 

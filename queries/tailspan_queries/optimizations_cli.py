@@ -21,10 +21,10 @@ from tailspan_queries.filters import Filters
 from tailspan_queries.optimizations import ledger_report
 from tailspan_queries.optimizations_credit import Run
 from tailspan_queries.optimizations_import import parse_size, read_claims
-from tailspan_queries.optimizations_options import check_number, otlp_option, parse_range, window_pair
+from tailspan_queries.optimizations_options import check_number, otlp_option, window_pair
 from tailspan_queries.optimizations_records import Cost, Optimization, Prices
 from tailspan_queries.records import STAGE_ORDER
-from tailspan_queries.times import Window
+from tailspan_queries.times import Window, parse_range
 
 STAGES = STAGE_ORDER
 WINDOW = "FROM..TO, each as --since takes it: 4h..2h, or two times (UTC)."
@@ -37,7 +37,7 @@ def optimizations_group() -> None:
     """Keep a ledger of what was changed, and report what each change brought and what it costs."""
 
 
-@optimizations_group.command("add")
+@optimizations_group.command("add", short_help="Record a change by the windows without and with it.")
 @click.option("--name", required=True, help="What was done.")
 @click.option("--stage", type=click.Choice(STAGES), help="The stage it was meant for; request = end-to-end.")
 @click.option("--kind", default="", help="Instead: a kind of layer, such as attention.")
@@ -89,7 +89,7 @@ def add_command(
     print_line(f"recorded {item.id[: optimizations_view.SHORT_ID]} {item.name}")
 
 
-@optimizations_group.command("import")
+@optimizations_group.command("import", short_help="Import numbers that somebody gave, as claims.")
 @click.argument("file")
 @click.option("--source", default="", help="What the claims are called [the name of the file].")
 @otlp_option
@@ -100,7 +100,7 @@ def import_command(file: str, source: str, otlp: str) -> None:
     print_line(f"imported {len(entries)} claims of {entries[0].source}")
 
 
-@optimizations_group.command("remove")
+@optimizations_group.command("remove", short_help="Take an entry out of the ledger.")
 @click.argument("entry", metavar="ID")
 @click.option("--url", default=None, metavar="URL", help="ClickHouse, as for `list`.")
 @otlp_option
@@ -113,7 +113,7 @@ def remove_command(entry: str, url: str | None, otlp: str) -> None:
     print_line(f"removed {item.id[: optimizations_view.SHORT_ID]} {item.name}")
 
 
-@optimizations_group.command("list")
+@optimizations_group.command("list", short_help="List the entries of the ledger.")
 @click.option("--removed", is_flag=True, help="Removed entries too.")
 @options.output_options
 def list_command(removed: bool, url: str | None, form: str) -> None:
@@ -130,7 +130,7 @@ def list_command(removed: bool, url: str | None, form: str) -> None:
         console.print_table(optimizations_view.render_list(entries))
 
 
-@optimizations_group.command("report")
+@optimizations_group.command("report", short_help="What each change brought and cost, and what none explains.")
 @click.option("--total-before", default="", metavar="A..B", help="Window of the total before [the earliest entry's].")
 @click.option("--total-after", default="", metavar="C..D", help="Window of the total after [the latest entry's].")
 @click.option(
@@ -202,7 +202,7 @@ def parse_run(text: str, entries: Sequence[Optimization]) -> Run:
 
 def print_line(line: str) -> None:
     """Print a line of the command's own output."""
-    click.echo(line)
+    click.echo(console.harmless(line))
 
 
 def optimizations(argv: list[str]) -> int:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from tailspan.errors import UserError
-from tailspan_queries.times import Window, parse_moment
+from tailspan_queries.times import Window, parse_range
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,20 +26,6 @@ def otlp_option(function: Function) -> Function:
         metavar="URL",
         help="OTLP endpoint of the collector [OTEL_EXPORTER_OTLP_ENDPOINT, http://localhost:4317].",
     )(function)
-
-
-def parse_range(option: str, text: str, now_ns: int) -> Window:
-    """Read `A..B`.
-
-    Raises: UserError if it is not of this form, or empty.
-    """
-    since, dots, until = text.partition("..")
-    if not dots:
-        raise UserError(f"{option} {text!r} is not of the form FROM..TO", f"Write {option} 4h..2h, for example")
-    window = Window(parse_moment(option, since, now_ns), parse_moment(option, until, now_ns))
-    if window.since_ns >= window.until_ns:
-        raise UserError(f"{option} {text!r} ends before it begins", "Put the earlier time first")
-    return window
 
 
 def window_pair(names: tuple[str, str], texts: tuple[str, str]) -> tuple[Window, Window] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailspan_queries import units
 from tailspan_queries.breakdown import new_table, plural
+from tailspan_queries.console import Harmless
 from tailspan_queries.optimizations_records import Account, Effect, LedgerReport, Optimization, Span, StageChange
 from tailspan_queries.optimizations_words import (
     cost_text,
@@ -178,7 +179,10 @@ def ledger_text(report: LedgerReport, width: int = 100) -> str:
     """Return a report as plain text."""
     from rich.console import Console
 
-    out: Console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    # As `console` prints: nothing is markup, and what could steer a terminal is left out.
+    out: Console = Console(
+        file=io.StringIO(), width=width, highlight=False, color_system=None, markup=False, emoji=False
+    )
     with out.capture() as captured:
-        out.print(render_ledger(report))
+        out.print(Harmless(render_ledger(report)))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

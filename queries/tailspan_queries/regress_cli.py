@@ -17,11 +17,11 @@ from tailspan.errors import UserError
 from tailspan_queries import console, options, regress_view
 from tailspan_queries import regress as guard
 from tailspan_queries.client import Client, connected
-from tailspan_queries.compare_cli import MOST_REQUESTS, parse_range
+from tailspan_queries.compare_cli import MOST_REQUESTS
 from tailspan_queries.compare_read import DEFAULT_LIMIT
 from tailspan_queries.compare_records import STATISTICS
 from tailspan_queries.empty import empty_note
-from tailspan_queries.times import Window
+from tailspan_queries.times import Window, parse_range
 
 REGRESSED = 1
 MOST_DAYS = 60

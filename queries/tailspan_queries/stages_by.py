@@ -1,8 +1,8 @@
 """Percentiles of every stage for groups of requests and over time.
 
 In: a client, a window, filters, a `Grouping`. Out: `StagesByReport`.
-Up to `EXACT_LIMIT` stored requests are read exactly. Of more, what the per-minute rollup can be asked by comes from it,
-within 0.8 %; anything else from the raw spans of about `READ_LIMIT` requests.
+Up to `EXACT_LIMIT` stored requests are read exactly. Of more, what the rollups can be asked by comes from them, within
+0.8 %; anything else from the raw spans of at most about `READ_LIMIT` requests: beyond it from table `spans_sample`.
 Memory of ClickHouse: some 2 KB for each request that is read from raw spans, so that it is bounded by 0.5 GB unless the
 exact answer is asked for; the rollup needs some 50 MB.
 Errors: `UserError` if the rollup is asked for what it does not hold.
@@ -17,7 +17,7 @@ from typing import Any
 from tailspan.errors import UserError
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
-from tailspan_queries.grouping import Grouping, kept_requests, one_in, sampled_statement
+from tailspan_queries.grouping import Grouping, kept_requests, one_in, reading, sampled_statement
 from tailspan_queries.records import EXACT, REQUEST, ROLLUP, STAGE_ORDER, Distribution, Method
 from tailspan_queries.stages import EXACT_LIMIT, distribution
 from tailspan_queries.times import Window, datetime_ns
@@ -109,7 +109,7 @@ def stages_by_report(
         traces = one_in(kept, everything=method is EXACT)
         if traces > 1:
             chosen = Method("sampled", 0.0, sampled_statement(traces, "percentiles"))
-    asked = {**window.parameters, **filters.parameters, **grouping.parameters, "one_in": traces, "stage": stage}
+    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **reading(traces), "stage": stage}
     records = client.run("stages_by_rollup" if chosen is ROLLUP else "stages_by", asked).records()
     rows = [group_row(record, grouping) for record in records]
     rows.sort(key=lambda row: (row.bucket_ns or 0, grouping.order(row.key, row.rank), place(row.stage)))

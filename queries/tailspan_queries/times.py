@@ -64,6 +64,20 @@ def parse_window(since: str, until: str, now_ns: int | None = None) -> Window:
     return window
 
 
+def parse_range(option: str, text: str, now_ns: int) -> Window:
+    """Read `A..B`, each as `--since` takes it.
+
+    Raises: UserError if it is not of this form, or empty.
+    """
+    since, dots, until = text.partition("..")
+    if not dots:
+        raise UserError(f"{option} {text!r} is not of the form FROM..TO", f"Write {option} 2h..1h, for example")
+    window = Window(parse_moment(option, since, now_ns), parse_moment(option, until, now_ns))
+    if window.since_ns >= window.until_ns:
+        raise UserError(f"{option} {text!r} ends before it begins", "Put the earlier time first")
+    return window
+
+
 def parse_moment(option: str, text: str, now_ns: int) -> int:
     """Return the nanoseconds since the epoch that `text` stands for.
 

@@ -27,7 +27,7 @@ from tailspan_queries.whatif_records import UNKNOWN, Base, Change, EngineModel
 from tailspan_queries.whatif_replay import Times, amdahl, measured, replay, together
 
 SEEDS = 5
-WARNED, REFUSED = 0.15, 0.5
+WARNED, REFUSED = 0.1, 0.5
 FOR_P99 = 100
 JUDGED = ("e2e P50", "e2e P99")
 
@@ -100,13 +100,14 @@ def check(report: WhatIf) -> None:
         raise UserError(
             f"the replay of what was recorded is off by {units.percent_text(report.error_ratio)}, too far to predict",
             "Choose a window in which the engine's settings did not change, or give its limits (--base-batch, "
-            "--base-tokens); --force shows the prediction anyhow",
+            "--base-step-tokens); --force shows the prediction anyhow",
         )
 
 
 def fit_engines(recording: Recording, base: Base) -> tuple[tuple[EngineModel, ...], tuple[str, ...]]:
     """Return the models of all engines with enough steps, and what to know about them."""
     models, notes = [], []
+    engines_of: dict[str, list[str]] = {}
     for requests in recording.requests:
         steps = recording.steps.get(requests.engine)
         if steps is None or len(steps.step) < LEAST_STEPS:
@@ -115,16 +116,24 @@ def fit_engines(recording: Recording, base: Base) -> tuple[tuple[EngineModel, ..
             continue
         model = fit(requests, steps, recording.extents[requests.engine], base)
         models.append(model)
-        prefix = f"{requests.name}: " if len(recording.requests) > 1 else ""
-        notes += [f"{prefix}{note}" for note in model.notes]
+        for note in model.notes:
+            engines_of.setdefault(note, []).append(requests.name)
+    notes += [f"{named(names, len(models))}{note}" for note, names in engines_of.items()]
     if recording.is_cut:
-        notes.append(f"only the latest {recording.kept:,} requests are replayed (--requests)")
+        notes.append(f"only the latest {recording.kept:,} requests of the window are replayed (--requests)")
     if recording.repeated:
         notes.append(
             f"{recording.repeated:,} requests were not stored (sampling): copies of others stand for them, at arrivals "
             "that are made up"
         )
     return tuple(models), tuple(notes)
+
+
+def named(engines: Sequence[str], all_engines: int) -> str:
+    """Say which engines a note is about; nothing if there is only one engine."""
+    if all_engines == 1:
+        return ""
+    return f"{', '.join(engines)}: " if len(engines) <= 2 else f"{len(engines)} of {all_engines} engines: "
 
 
 def predicted(report: WhatIf, plain: Sequence[Times] = ()) -> WhatIf:

@@ -32,16 +32,30 @@ def change_options(function: Function) -> Function:
         click.option(
             "--prompt-cache", type=click.FloatRange(0.0, 1.0), help="At least this share of each prompt is cached."
         ),
-        click.option("--prompt-length", type=FACTORS, default=1.0, metavar="X", help="Prompts X times as long."),
-        click.option("--output-length", type=FACTORS, default=1.0, metavar="X", help="Outputs X times as long."),
-        click.option("--rate", type=FACTORS, default=1.0, metavar="X", help="Requests come X times as fast."),
-        click.option("--kv-cache", type=FACTORS, default=1.0, metavar="X", help="A KV cache X times as large."),
-        click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens of a step at most."),
-        click.option("--max-batch", type=click.IntRange(1), metavar="N", help="Requests in the batch at most."),
-        click.option("--layer", multiple=True, metavar="PART=FACTOR", help="A part of the model that much faster."),
+        click.option("--prompt-tokens", type=FACTORS, default=1.0, metavar="X", help="Prompts X times as long."),
         click.option(
-            "--speedup", multiple=True, type=FACTORS, metavar="X", help="How many times as fast, per --stage."
+            "--output-tokens",
+            "--output-length",
+            "output_tokens",
+            type=FACTORS,
+            default=1.0,
+            metavar="X",
+            help="Outputs X times as long.",
         ),
+        click.option(
+            "--arrivals",
+            "--rate",
+            "arrivals",
+            type=FACTORS,
+            default=1.0,
+            metavar="X",
+            help="Requests come X times as fast; 0.5: two replicas.",
+        ),
+        click.option("--kv-cache", type=FACTORS, default=1.0, metavar="X", help="A KV cache X times as large."),
+        click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Tokens of a step at most."),
+        click.option("--batch", type=click.IntRange(1), metavar="N", help="Requests in the batch at most."),
+        click.option("--layer", multiple=True, metavar="PART=X", help="A part of the model X times as fast."),
+        click.option("--speedup", multiple=True, type=FACTORS, metavar="X", help="X times as fast, for --stage."),
         click.option("--stage", multiple=True, type=click.Choice(STAGES), help="A stage that becomes faster."),
     ):
         function = option(function)
@@ -52,20 +66,36 @@ def model_options(function: Function) -> Function:
     """Add the options about the replay."""
     for option in (
         click.option("--force", is_flag=True, help="Predict however far the replay is off."),
-        click.option("--base-tokens", type=click.IntRange(1), metavar="N", help="Limit that steps had [from steps]."),
         click.option(
-            "--base-batch", type=click.IntRange(1), metavar="N", help="Limit that the batch had [from steps]."
+            "--base-step-tokens", type=click.IntRange(1), metavar="N", help="Limit a step had [default: from steps]."
+        ),
+        click.option(
+            "--base-batch", type=click.IntRange(1), metavar="N", help="Limit the batch had [default: from steps]."
         ),
     ):
         function = option(function)
     return function
 
 
+def requests_option(default: int) -> Callable[[Function], Function]:
+    """Return the option that bounds how many requests are read."""
+    return click.option(
+        "--requests",
+        type=click.IntRange(1, MOST_REQUESTS),
+        default=default,
+        show_default=True,
+        help="Replay the latest N requests at most.",
+        metavar="N",
+    )
+
+
 @click.command("whatif")
 @change_options
 @model_options
-@click.option("--requests", type=click.IntRange(1, MOST_REQUESTS), default=DEFAULT_LIMIT, show_default=True)
-@click.option("--seeds", type=click.IntRange(1, 100), default=SEEDS, show_default=True, help="Replays, for the range.")
+@requests_option(DEFAULT_LIMIT)
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=SEEDS, show_default=True, help="Replays, each with other noise."
+)
 @options.window_options
 @options.filter_options
 @options.output_options
@@ -73,15 +103,15 @@ def whatif_command(
     stage: tuple[str, ...],
     speedup: tuple[float, ...],
     layer: tuple[str, ...],
-    max_batch: int | None,
-    max_tokens: int | None,
+    batch: int | None,
+    step_tokens: int | None,
     kv_cache: float,
-    rate: float,
-    output_length: float,
-    prompt_length: float,
+    arrivals: float,
+    output_tokens: float,
+    prompt_tokens: float,
     prompt_cache: float | None,
     base_batch: int | None,
-    base_tokens: int | None,
+    base_step_tokens: int | None,
     force: bool,
     requests: int,
     seeds: int,
@@ -95,17 +125,18 @@ def whatif_command(
 ) -> None:
     """Predict latency with something changed, by replaying the recorded requests through a model of the scheduler.
 
-    Without a change: how far the replay is off from what was measured.
+    Options add up to one question. Without any: how far the replay is off from what was measured. All services and
+    engines are replayed, each by itself, and their requests counted together; --service leaves one.
     """
     change = Change(
-        speedups(stage, speedup), layer, 1.0, 1.0, max_batch, max_tokens, kv_cache, rate, prompt_length, output_length,
-        prompt_cache,
+        speedups(stage, speedup), layer, 1.0, 1.0, batch, step_tokens, kv_cache, arrivals, prompt_tokens,
+        output_tokens, prompt_cache,
     )  # fmt: skip
     chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = what_if(
             client, chosen.window, chosen.filters, change,
-            seeds=seeds, limit=requests, base=Base(base_batch, base_tokens), force=force,
+            seeds=seeds, limit=requests, base=Base(base_batch, base_step_tokens), force=force,
         )  # fmt: skip
         if not report.measures:
             tell_nothing(client, chosen, report.notes)
@@ -146,7 +177,7 @@ def tell_nothing(client: Client, chosen: options.Selection, notes: tuple[str, ..
     "--by", type=click.Choice(RANKINGS), default=RANKINGS[0], show_default=True, help="Rank by the gain of it."
 )
 @model_options
-@click.option("--requests", type=click.IntRange(1, MOST_REQUESTS), default=ADVISED_LIMIT, show_default=True)
+@requests_option(ADVISED_LIMIT)
 @options.window_options
 @options.filter_options
 @options.output_options
@@ -154,7 +185,7 @@ def advise_command(
     factor: float,
     by: str,
     base_batch: int | None,
-    base_tokens: int | None,
+    base_step_tokens: int | None,
     force: bool,
     requests: int,
     since: str,
@@ -170,7 +201,7 @@ def advise_command(
     with connected(url) as client:
         report = advice(
             client, chosen.window, chosen.filters, factor, by,
-            seeds=ADVISED_SEEDS, limit=requests, base=Base(base_batch, base_tokens), force=force,
+            seeds=ADVISED_SEEDS, limit=requests, base=Base(base_batch, base_step_tokens), force=force,
         )  # fmt: skip
         if not report.rows:
             tell_nothing(client, chosen, report.base.notes)

@@ -19,6 +19,13 @@ FULL = 0.9
 FEW_AT_LIMIT = 3
 """Steps at the largest size that make it a limit and no chance."""
 
+# Without numbers, which stand in the line of the engine, so that many engines share a note.
+UNKNOWN_BATCH = (
+    "nobody waited for a place in the batch, so its limit is not known and the replay has none (--base-batch)"
+)
+LARGEST_BATCH = "the largest batch is taken to be the limit, which no step shows (--base-batch)"
+LARGEST_STEP = "the largest step is taken to be the limit of its tokens, which no step shows (--base-step-tokens)"
+
 
 def kv_capacity(usage: Floats, context: Floats, running: Floats) -> tuple[float, float]:
     """Return how many tokens the KV cache holds, infinite if not told, and how many a request takes beyond its own."""
@@ -37,20 +44,15 @@ def infer_limits(extent: Extent, base: Base, kv_tokens: float, overhead: float) 
 
     The largest batch is a limit if requests waited beside it, the most tokens if several steps have exactly that many.
     """
-    notes = []
+    notes: list[str] = []
     max_batch = float(base.max_batch or (extent.max_batch if extent.waiting_steps else math.inf))
     max_tokens = float(base.max_tokens or max(extent.max_tokens, 1))
     if math.isinf(max_batch):
-        notes.append(
-            f"nobody waited for a place in the batch (largest: {extent.max_batch}), so its limit is not known and the "
-            "replay has none; give it with --base-batch"
-        )
+        notes.append(UNKNOWN_BATCH)
     elif not base.max_batch and not extent.max_batch_waiting:
-        notes.append(f"the limit of the batch is taken to be the largest one, {extent.max_batch} (--base-batch)")
+        notes.append(LARGEST_BATCH)
     if not base.max_tokens and extent.max_tokens_steps < FEW_AT_LIMIT:
-        notes.append(
-            f"no step shows a limit of its tokens (most: {extent.max_tokens:,}, taken as the limit; --base-tokens)"
-        )
+        notes.append(LARGEST_STEP)
     # Only evictions or a full cache show that it limits; else it counts as the batch that fitted into it.
     if not extent.preempted and extent.max_kv_ratio < FULL:
         return Limits(max_batch, max_tokens), notes

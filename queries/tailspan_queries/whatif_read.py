@@ -3,6 +3,7 @@
 In: a client, a window, filters, how many requests at most. Out: `Recording`.
 Bounded: at most `limit` requests that count, as many before them, and about `FITTED_STEPS` steps come into memory.
 Requests that stand for several (sampling) are repeated, the copies at arrivals of their own.
+Errors: `UserError` if they stand for more than `MOST_COPIES`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from tailspan.errors import UserError
 from tailspan_queries.client import Client, Result
 from tailspan_queries.filters import Filters
 from tailspan_queries.times import NS_PER_SECOND, Window
 from tailspan_queries.whatif_records import STAGES, Extent, Floats, Requests, Steps
 
 FITTED_STEPS = 60_000
-DEFAULT_LIMIT = 20_000
+MOST_COPIES = 2_000_000
+"""Requests that a replay holds at most, with those that were not stored; some 300 bytes each."""
+DEFAULT_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def split_requests(columns: dict[str, list], origin_ns: int, seed: int) -> tuple
     counts["decode_steps"] = np.where(counts["decode_step"] > 0, counts["last_step"] - counts["decode_step"] + 1, 0)
     stages = {stage: np.array(columns[f"{stage}_ns"], np.float64) for stage in STAGES}
     weight = np.array(columns["weight"], np.float64)
+    check_copies(float(weight.sum()))
     counted = np.array(columns["counted"], bool)
     random = np.random.default_rng(seed)
     found, repeated = [], 0
@@ -114,6 +119,18 @@ def split_requests(columns: dict[str, list], origin_ns: int, seed: int) -> tuple
             )
         )
     return tuple(found), repeated
+
+
+def check_copies(stand_for: float) -> None:
+    """Refuse a replay of more requests than memory and patience are there for.
+
+    Raises: UserError if the requests stand for more than `MOST_COPIES`.
+    """
+    if stand_for > MOST_COPIES:
+        raise UserError(
+            f"the requests stand for {stand_for:,.0f}, more than the {MOST_COPIES:,} that can be replayed",
+            "Narrow --since and --until, or read fewer with --requests",
+        )
 
 
 def repeat(

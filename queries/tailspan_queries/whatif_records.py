@@ -128,13 +128,14 @@ class Change:
     """Parts of the model as the user wrote them; their effect is in the two factors below."""
     layer_prefill: float = 1.0
     layer_decode: float = 1.0
-    max_batch: int | None = None
-    max_tokens: int | None = None
-    kv: float = 1.0
-    rate: float = 1.0
-    prompt_length: float = 1.0
-    output_length: float = 1.0
+    batch: int | None = None
+    step_tokens: int | None = None
+    kv_cache: float = 1.0
+    arrivals: float = 1.0
+    prompt_tokens: float = 1.0
+    output_tokens: float = 1.0
     prompt_cache: float | None = None
+    """At least this share of each prompt."""
 
     def factor(self, stage: str) -> float:
         """Return how many times as fast a stage becomes."""

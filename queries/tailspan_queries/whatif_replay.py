@@ -43,7 +43,7 @@ def replay(model: EngineModel, change: Change, seed: int) -> Times:
     """Replay the requests of an engine; the same seed draws the same noise."""
     requests = model.requests
     origin = float(requests.start_ns[0])
-    start_ns = origin + (requests.start_ns - origin) / change.rate
+    start_ns = origin + (requests.start_ns - origin) / change.arrivals
     arrival_ns = start_ns + np.maximum(
         requests.arrival_ns - requests.start_ns - saved(requests, change, before=True), 0
     )
@@ -55,7 +55,7 @@ def replay(model: EngineModel, change: Change, seed: int) -> Times:
         changed_load(requests, change, arrival_ns, order),
         changed_limits(model.limits, change),
         cost,
-        draw(model.residuals, seed, change.rate),
+        draw(model.residuals, seed, change.arrivals),
     )
     joined, first, last, evicted = (np.empty(len(order)) for _ in range(4))
     joined[order], first[order], last[order], evicted[order] = (
@@ -87,11 +87,11 @@ def saved(requests: Requests, change: Change, *, before: bool) -> Floats:
 
 def changed_load(requests: Requests, change: Change, arrival_ns: Floats, order: np.ndarray) -> Load:
     """Return the load of the replay, in the order of arrival."""
-    prompt = np.maximum(np.rint(requests.prompt_tokens * change.prompt_length), 1).astype(np.int64)
-    cached = np.rint(requests.cached_tokens * change.prompt_length)
+    prompt = np.maximum(np.rint(requests.prompt_tokens * change.prompt_tokens), 1).astype(np.int64)
+    cached = np.rint(requests.cached_tokens * change.prompt_tokens)
     if change.prompt_cache is not None:
         cached = np.maximum(cached, np.rint(prompt * change.prompt_cache))
-    output = np.maximum(np.rint(requests.output_tokens * change.output_length), 1).astype(np.int64)
+    output = np.maximum(np.rint(requests.output_tokens * change.output_tokens), 1).astype(np.int64)
     return Load(
         arrival_ns[order],
         prompt[order],
@@ -104,9 +104,9 @@ def changed_limits(limits: Limits, change: Change) -> Limits:
     """Return the limits of the replay."""
     return replace(
         limits,
-        max_batch=change.max_batch or limits.max_batch,
-        max_tokens=change.max_tokens or limits.max_tokens,
-        kv_tokens=limits.kv_tokens * change.kv,
+        max_batch=change.batch or limits.max_batch,
+        max_tokens=change.step_tokens or limits.max_tokens,
+        kv_tokens=limits.kv_tokens * change.kv_cache,
     )
 
 

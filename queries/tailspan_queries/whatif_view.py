@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tailspan_queries import units
 from tailspan_queries.breakdown import headline, new_table, plural
 from tailspan_queries.layers_speedup import moved
-from tailspan_queries.whatif import FOR_P99, WARNED, WhatIf
+from tailspan_queries.whatif import FOR_P99, JUDGED, WARNED, WhatIf
 from tailspan_queries.whatif_measures import Measure
 from tailspan_queries.whatif_records import Change, EngineModel
 
@@ -41,6 +41,7 @@ def render_what_if(report: WhatIf) -> RenderableType:
         *([Text(f"and {len(report.models) - MOST_ENGINES} more engines")] * (len(report.models) > MOST_ENGINES)),
         Text(),
         measure_table(report),
+        *(Text(line, style="dim") for line in legend(report)),
         Text(),
         Text(diagnose(report), style="bold"),
         *(Text(f"! {line}", style="yellow") for line in cautions(report)),
@@ -55,11 +56,12 @@ def model_text(model: EngineModel) -> str:
     parts += [f"{units.duration(cost.context * 1000)} per 1,000 tokens held"] * bool(cost.context)
     parts += [f"{units.duration(cost.start)} with prompts"] * bool(cost.start)
     parts += [f"{units.duration(cost.token)} a prompt token"] * bool(cost.token)
-    held = [f"batch {limits.max_batch:,.0f}", f"{limits.max_tokens:,.0f} tokens a step"]
+    batch = "no limit of the batch" if limits.max_batch == float("inf") else f"batch {limits.max_batch:,.0f}"
+    held = [batch, f"{limits.max_tokens:,.0f} tokens a step"]
     if limits.kv_tokens != float("inf"):
         held.append(f"KV cache {units.count(limits.kv_tokens)} tokens")
     return (
-        f"{model.requests.name or 'engine'}: {', '.join(held)}; {' + '.join(parts)} "
+        f"engine {model.requests.name}: {', '.join(held)}; {' + '.join(parts)} "
         f"(explains {units.percent_text(max(model.explained_ratio, 0.0))} of the variance)"
     )
 
@@ -74,6 +76,16 @@ def measure_table(report: WhatIf) -> Table:
     for found in report.measures:
         table.add_row(found.name, *(cell(found, title) for title in shown))
     return table
+
+
+def legend(report: WhatIf) -> list[str]:
+    """Say what the columns are."""
+    if report.change == Change():
+        return ["replayed: the recorded requests through the model; off: how far that is from what was measured"]
+    return [
+        "replayed: nothing changed; off: the model's error; range: lowest and highest of "
+        f"{plural(report.seeds, 'replay')}"
+    ]
 
 
 def cell(found: Measure, title: str) -> str:
@@ -105,13 +117,13 @@ def change_text(change: Change) -> str:
     """Say what would be different."""
     said = [f"{stage} {factor:g} times as fast" for stage, factor in change.speedups]
     said += [f"{text.partition('=')[0]} {text.partition('=')[2]} times as fast" for text in change.layers]
-    said += [f"batch of {change.max_batch}"] * bool(change.max_batch)
-    said += [f"{change.max_tokens} tokens a step"] * bool(change.max_tokens)
+    said += [f"batch of {change.batch}"] * bool(change.batch)
+    said += [f"{change.step_tokens} tokens a step"] * bool(change.step_tokens)
     factors = (
-        ("KV cache", change.kv),
-        ("arrival rate", change.rate),
-        ("prompt lengths", change.prompt_length),
-        ("output lengths", change.output_length),
+        ("KV cache", change.kv_cache),
+        ("arrival rate", change.arrivals),
+        ("prompt lengths", change.prompt_tokens),
+        ("output lengths", change.output_tokens),
     )
     said += [f"{name} times {factor:g}" for name, factor in factors if factor != 1]
     if change.prompt_cache is not None:
@@ -143,9 +155,17 @@ def cautions(report: WhatIf) -> list[str]:
             f"the replay of what was recorded is off by {units.percent_text(report.error_ratio)}: take the change, not "
             "the times, and that with care",
         )
+    small = [part.name for part in report.measures if part.name in JUDGED and is_within_error(part)]
+    if report.change != Change() and small:
+        found.append(f"{' and '.join(small)}: changed by less than the replay is off, which may be nothing")
     if report.requests < FOR_P99:
         found.append(f"only {plural(report.requests, 'request')}: P99 rests on the slowest few")
     return found
+
+
+def is_within_error(found: Measure) -> bool:
+    """Return whether a predicted change is smaller than the error of the replay."""
+    return abs(found.change_ratio or 0.0) < abs(found.error_ratio or 0.0)
 
 
 def what_if_json(report: WhatIf) -> dict[str, Any]:

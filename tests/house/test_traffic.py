@@ -6,14 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.traffic import arrivals, effects, requests, times, truths
+from benchmarks.traffic import aggregates, arrivals, effects, requests, times, truths
 from benchmarks.traffic.fleet import FLEET
 from tailspan.errors import UserError
+from tailspan_queries.client import connected
+from tailspan_queries.compare_read import read_sample
+from tailspan_queries.compare_records import Group, Sample
+from tailspan_queries.fairness import fairness_report
+from tailspan_queries.filters import Filters
+from tailspan_queries.tail import tail_report
+from tailspan_queries.tail_diagnosis import diagnose
+from tailspan_queries.times import Window
 from tests.support.collector import RunningCollector
 
 REQUESTS = 3000
@@ -78,6 +89,20 @@ def test_thinning_keeps_the_count_and_goes_by_the_weights(traced: Path) -> None:
     kept = arrivals.thin(found, 700, weights, np.random.default_rng(2))
     assert len(kept.at_s) == 700
     assert kept.at_s[0] >= found.at_s[500]
+
+
+def test_thinning_keeps_as_many_of_each_half(traced: Path) -> None:
+    """Both halves of the time keep equally many whatever the weights, and the exact count where one is short."""
+    found = arrivals.load(arrivals.CONV)
+    late = found.at_s >= found.length_s / 2
+    weights = np.where(late, 5.0, 1.0)
+    kept = arrivals.thin_halves(found, 301, weights, np.random.default_rng(2))
+    assert len(kept.at_s) == 301
+    assert int((kept.at_s < found.length_s / 2).sum()) == 150
+    assert np.all(np.diff(kept.at_s) >= 0)
+    short = int(late.sum())
+    most = arrivals.thin_halves(found, 2 * short + 20, weights, np.random.default_rng(2))
+    assert len(most.at_s) == min(2 * short + 20, len(found.at_s))
 
 
 def test_the_queue_is_that_of_a_single_server() -> None:
@@ -146,45 +171,158 @@ def test_one_worker_is_slow_for_two_percent_of_its_requests(traced: Path) -> Non
     assert slow[at_worker].mean() == pytest.approx(0.02, abs=0.005)
 
 
-def test_the_stored_rows_are_the_planned_requests(traces: Path, tmp_path: Path) -> None:
-    """Spans partition each request, the views have filled rollup and index, and truths are written beside them."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TAILSPAN_ARRIVALS": str(traces)}
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A data set behind a running collector, and the records that it was made from."""
+
+    plan: requests.Traffic
+    made: dict[str, requests.Made]
+    summary: dict[str, Any]
+    collector: RunningCollector
+
+    @property
+    def window(self) -> Window:
+        """All of its time."""
+        return Window(self.plan.begin_ns, aggregates.halves(self.plan)[1].until_ns)
+
+
+@pytest.fixture(scope="module")
+def stored(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    """One hour of all services, made by the command."""
+    cache = tmp_path_factory.mktemp("cache")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "TAILSPAN_ARRIVALS": str(traces)}
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "benchmarks.traffic", str(REQUESTS), "--hours", "1"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
     summary = json.loads(done.stdout)
-    folder = Path(summary["clickhouse"]).parent
-    assert {truth["name"] for truth in summary["truths"]} >= {truth.name for truth in truths.PLANTED} | {"control"}
-    with RunningCollector(folder) as collector:
-        whole = collector.query(
-            "select count(), countIf(e2e != stages or last != end) from (select "
-            "anyIf(duration_ns - unattributed_ns, role = 'request') as e2e, "
-            "sumIf(duration_ns, role = 'stage') as stages, "
-            "anyIf(toUnixTimestamp64Nano(start) + duration_ns, role = 'request') as end, "
-            "max(toUnixTimestamp64Nano(start) + duration_ns) as last "
-            "from tailspan.spans where role in ('request', 'stage') group by trace_id)"
-        )
-        assert whole == [(REQUESTS, 0)]
-        rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
-        assert collector.query(rolled_up) == [(REQUESTS,)]
-        assert collector.query("select count() from tailspan.traces where request_count = 1") == [(REQUESTS,)]
-        decode_ns = sum(
-            int(made.records["decode_ns"].sum() + made.records["resumed_ns"].sum())
-            for made in _made_with(traces, requests.Traffic(REQUESTS, hours=1))
-        )
-        stored = collector.query(
-            "select sum(duration_ns), uniqExact(service) from tailspan.spans where stage = 'decode'"
-        )
-        assert stored == [(decode_ns, len(FLEET))]
-        timed = collector.query("select count(), countIf(step_ns <= 0) from tailspan.layers")
-        assert timed[0][0] > 0
-        assert timed[0][1] == 0
-
-
-def _made_with(traces: Path, plan: requests.Traffic) -> list[requests.Made]:
+    plan = requests.Traffic(REQUESTS, hours=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TAILSPAN_ARRIVALS", str(traces))
-        return list(requests.make(plan))
+        made = {one.service.name: one for one in requests.make(plan)}
+    with RunningCollector(Path(summary["clickhouse"]).parent) as collector:
+        yield Stored(plan, made, summary, collector)
+
+
+def test_the_stored_rows_are_the_planned_requests(stored: Stored) -> None:
+    """Spans partition each request, the views have filled rollups and index, and truths are written beside them."""
+    collector = stored.collector
+    assert {truth["name"] for truth in stored.summary["truths"]} >= {
+        "control",
+        *(truth.name for truth in truths.PLANTED),
+    }
+    whole = collector.query(
+        "select count(), countIf(e2e != stages or last != end) from (select "
+        "anyIf(duration_ns - unattributed_ns, role = 'request') as e2e, "
+        "sumIf(duration_ns, role = 'stage') as stages, "
+        "anyIf(toUnixTimestamp64Nano(start) + duration_ns, role = 'request') as end, "
+        "max(toUnixTimestamp64Nano(start) + duration_ns) as last "
+        "from tailspan.spans where role in ('request', 'stage') group by trace_id)"
+    )
+    assert whole == [(REQUESTS, 0)]
+    for rollup in ("stage_minutes", "stage_hours"):
+        rolled_up = f"select sum(span_count) from tailspan.{rollup} where stage = 'request'"
+        assert collector.query(rolled_up) == [(REQUESTS,)], rollup
+    assert collector.query("select count() from tailspan.traces where request_count = 1") == [(REQUESTS,)]
+    decode_ns = sum(
+        int(made.records["decode_ns"].sum() + made.records["resumed_ns"].sum()) for made in stored.made.values()
+    )
+    found = collector.query("select sum(duration_ns), uniqExact(service) from tailspan.spans where stage = 'decode'")
+    assert found == [(decode_ns, len(FLEET))]
+    timed = collector.query("select count(), countIf(step_ns <= 0) from tailspan.layers")
+    assert timed[0][0] > 0
+    assert timed[0][1] == 0
+
+
+def test_a_sixteenth_of_the_traces_is_in_the_sample(stored: Stored) -> None:
+    """`spans_sample` holds the request and stage spans of those traces that its hash chooses, and no other."""
+    chosen = "sipHash64(trace_id) % 16 = 0 and role in ('request', 'stage')"
+    counts = stored.collector.query(
+        f"select (select count() from tailspan.spans_sample), (select count() from tailspan.spans where {chosen}), "
+        "(select uniqExact(trace_id) from tailspan.spans_sample)"
+    )
+    in_sample, in_spans, sampled = counts[0]
+    assert in_sample == in_spans
+    assert REQUESTS / 16 * 0.7 < sampled < REQUESTS / 16 * 1.3
+
+
+def test_a_repetition_without_a_database_judges_what_the_commands_read(stored: Stored) -> None:
+    """Both halves of `assistant`, as `compare` reads them, are those that are made of the records."""
+    records = stored.made["assistant"].records
+    with connected(stored.collector.url) as client:
+        for window in aggregates.halves(stored.plan):
+            read = read_sample(client, Group((window,), Filters(service="assistant")))
+            made = aggregates.sample(records, window)
+            assert set(read.parts) == set(made.parts)
+            assert (read.size, read.block_count, read.block_ns) == (made.size, made.block_count, made.block_ns)
+            for part, found in made.parts.items():
+                assert _cells(read, part) == _cells(made, part), part
+                assert len(found.wall_ns) > 0
+
+
+def _cells(sample: Sample, part: str) -> list[tuple[float, ...]]:
+    """Return what is known of each request of a part, in an order of its own."""
+    found = sample.parts[part]
+    columns = (sample.blocks, sample.input_tokens, sample.output_tokens, sample.failed)
+    return sorted(zip(*(column[found.requests].tolist() for column in columns), found.wall_ns.tolist(), strict=True))
+
+
+def test_groups_without_a_database_are_those_of_the_query(stored: Stored) -> None:
+    """Every row of `different` but the batch, with its counts by block of time and its stages, is made alike."""
+    made = stored.made["chat"]
+    with connected(stored.collector.url) as client:
+        parameters = {**stored.window.parameters, **Filters(service="chat").parameters, "slowest": 0.05}
+        read = {(row["attribute"], row["value"]): row for row in client.run("different", parameters).records()}
+    rows = aggregates.different_rows(made.records, made.service, made.first_worker, stored.plan, 0.05)
+    for row in rows:
+        if row["attribute"] == "batch":
+            continue
+        found = read[row["attribute"], row["value"]]
+        for name in ("kept_requests", "kept_slow", "requests", "slow_requests", "squared_weight", "block_requests"):
+            assert found[name] == row[name], (row["attribute"], row["value"], name)
+        assert found["block_slow"] == row["block_slow"]
+        assert found["threshold_ns"] == pytest.approx(row["threshold_ns"])
+        theirs, ours = (
+            dict(zip(one["stages"], zip(one["stage_sum_ns"], one["slow_sum_ns"], strict=True), strict=True))
+            for one in (found, row)
+        )
+        assert {stage: theirs.get(stage, (0, 0)) for stage in ours} == {
+            stage: pytest.approx(sums) for stage, sums in ours.items()
+        }
+        assert sum(number < 1000 for number in found["members"]) == sum(number < 1000 for number in row["members"])
+    made_keys = {(row["attribute"], row["value"]) for row in rows}
+    tested = {key for key, row in read.items() if row["kept_requests"] < len(made.records) and key[0] != "batch"}
+    others = tested - made_keys
+    assert not others
+
+
+def test_classes_without_a_database_are_those_of_the_query(stored: Stored) -> None:
+    """The waits of `batch` by priority, and their longest by block of time, are those of `tailspan fairness`."""
+    with connected(stored.collector.url) as client:
+        read = fairness_report(client, stored.window, Filters(service="batch"), waits=0)
+    made = aggregates.fairness_report(stored.made["batch"].records, stored.plan)
+    assert len(made.classes) == 2
+    for theirs, ours in zip((read.everyone, *read.classes), (made.everyone, *made.classes), strict=True):
+        assert theirs is not None
+        assert ours is not None
+        for name in ("key", "requests", "wait_max_ns", "before_requests", "after_requests"):
+            assert getattr(theirs, name) == getattr(ours, name), name
+        for name in ("wait_p50_ns", "wait_p99_ns", "long_ratio", "before_p50_ns", "before_p99_ns", "after_p99_ns"):
+            assert getattr(theirs, name) == pytest.approx(getattr(ours, name)), name
+        assert theirs.before_beyond == pytest.approx(ours.before_beyond)
+        assert theirs.after_beyond == pytest.approx(ours.after_beyond)
+
+
+def test_the_tail_without_a_database_is_that_of_the_query(stored: Stored) -> None:
+    """Shares of mean and tail, and with them the diagnosis, are those of `tailspan tail`."""
+    with connected(stored.collector.url) as client:
+        read = tail_report(client, stored.window, Filters(service="chat"))
+    made = aggregates.tail_report(stored.made["chat"].records, stored.plan)
+    theirs, ours = ({row.stage: row for row in report.rows} for report in (read, made))
+    for stage, row in theirs.items():
+        assert row.share_ratio == pytest.approx(ours[stage].share_ratio), stage
+        assert row.tail_share_ratio == pytest.approx(ours[stage].tail_share_ratio), stage
+    assert read.diagnosis == diagnose(made)
+    assert read.diagnosis
 
 
 def test_the_effect_of_a_truth_is_written_down(traced: Path) -> None:

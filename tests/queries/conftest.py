@@ -188,7 +188,7 @@ def client(
     assert collector.wait_rows(len(spans)) == len(spans)
     # What views make of an insert is there a moment after its spans.
     requests = len(bursty) + len(pair) + len(kept) + len(served) + len(layered_requests)
-    rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
+    rolled_up = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
     assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
     indexed = "select sum(span_count) from tailspan.traces"
     assert wait_until(lambda: collector.query(indexed)[0][0], lambda count: count >= len(spans)) == len(spans)

@@ -27,6 +27,7 @@ from tailspan_queries.optimizations_records import Effect, Measured, Optimizatio
 from tailspan_queries.times import Window, iso
 from tests.queries import ledger_traffic, traffic
 from tests.queries.ledger_traffic import MS, mean_ns
+from tests.queries.test_cli import same_as_snapshot
 from tests.support.collector import RunningCollector, run_tailspan, wait_until
 
 MINUTE = traffic.MINUTE_NS
@@ -189,6 +190,16 @@ def test_the_tail_and_every_stage_are_those_of_numpy(
     assert sum(row.change_ns or 0 for row in account.stages) == pytest.approx(account.change_ns)
     assert stages["queue"].listed_ns[0] == pytest.approx(stages["queue"].change_ns)
     assert stages["decode"].listed_ns == (0, 0)
+
+
+def test_the_report_is_as_documented(empty_ledger: RunningCollector, reader: Client) -> None:
+    """Two entries, one after the other, are reported as docs/OPTIMIZATIONS.md shows it."""
+    words = ("--cost", "more complex; long prompts wait")
+    add(empty_ledger, reader, "queue", "priority scheduling", 0, 1, *words)
+    add(empty_ledger, reader, "decode", "CUDA graphs for every batch size", 1, 2, "--cost-gpu-memory", "2GiB")
+    done = run(empty_ledger, "report")
+    assert (done.returncode, done.stderr) == (0, "")
+    same_as_snapshot("optimizations.txt", done.stdout)
 
 
 def test_the_table_fits_and_says_what_matters(empty_ledger: RunningCollector, reader: Client) -> None:

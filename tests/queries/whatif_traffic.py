@@ -22,7 +22,7 @@ MODEL, SERVICE = "mistral", "whatif"
 class Settings:
     """How the engine is set, and what it is asked."""
 
-    engine_id: str = "replayed"
+    engine_id: str = "llm-0"
     requests: int = 400
     gap_ms: float = 80.0
     max_batch: int = 6

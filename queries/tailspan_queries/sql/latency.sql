@@ -1,10 +1,7 @@
--- Purpose: TTFT, ITL, TPOT, end-to-end time, tokens, failures and requests within given limits, by group and over time
+-- Purpose: TTFT, ITL, TPOT, end-to-end time, tokens and failures, by group and over time
 -- TTFT and TPOT are as in query `ttft`, exact; percentiles interpolate linearly between neighbours, over one value a
 -- request, repeated as often as `whole_weight` says. ITL is as in query `itl`:
 -- the gaps of all requests, each within 1.1 %. Counts use `weight`, multiplied by `one_in`.
--- Good are the completed requests that met ALL limits given, as `vllm bench serve --goodput` counts them: at most the
--- limit; TPOT of fewer than two tokens counts as 0. The limit of ITL is for the p99 of a request's own gaps; fewer than
--- two tokens meet it. What is not known meets no limit. A TTFT after the end (clocks that were set) gives a TPOT of 0.
 -- Groups and buckets of time are those of query `stages_by`.
 -- Parameters:
 --   since         DateTime64(9, 'UTC')  begin of the window, inclusive
@@ -12,15 +9,12 @@
 --   service       String = ''           service.name; empty = all
 --   model         String = ''           gen_ai.request.model; empty = all
 --   instance      String = ''           service.instance.id; empty = all
---   by            String = 'model'      what a group is, as said above; empty = one group
+--   by            String = 'model'      what a group is, as in query `stages_by`; empty = one group
 --   attribute     String = ''           with `by` = attr: a key of the request span or, if it has none, of its resource
 --   step_seconds  UInt32 = 0            length of a bucket of time; 0 = one bucket
 --   one_in        UInt32 = 1            read one trace in so many, chosen by its id; 1 = all
+--   spans         Identifier = 'spans'  table to read: spans_sample, of every 16th trace, if 16 divides `one_in`
 --   group_limit   UInt32 = 20           groups with the most requests that are listed
---   ttft_slo_ns   Int64 = 0            limit that a request's TTFT may reach; 0 = none
---   itl_slo_ns    Int64 = 0            limit that a request's ITL at its own p99 may reach; 0 = none
---   tpot_slo_ns   Int64 = 0            limit that a request's TPOT may reach; 0 = none
---   end_to_end_slo_ns  Int64 = 0            limit that a request's end-to-end time may reach; 0 = none
 -- Columns:
 --   bucket         DateTime('UTC')    begin of the bucket of time, UTC; 1970 if there is only one
 --   key            String             which group
@@ -65,21 +59,16 @@
 --   e2e_p99_ns     Nullable(Float64)  ns
 --   e2e_p999_ns    Nullable(Float64)  ns
 --   e2e_max_ns     Nullable(Float64)  ns, largest
---   good           UInt64             of `completed`, met every limit given
---   ttft_met       UInt64             of `completed`, met the limit of TTFT, or none is given
---   itl_met        UInt64             the same of ITL: the gap at rank ceil(0.99 n) of the request's own gaps
---   tpot_met       UInt64             the same of TPOT; fewer than two tokens meet any limit
---   e2e_met        UInt64             the same of end-to-end time
---   ttft_alone     UInt64             of `completed`, missed the limit of TTFT and no other
---   itl_alone      UInt64             the same of ITL
---   tpot_alone     UInt64             the same of TPOT
---   e2e_alone      UInt64             the same of end-to-end time
--- Tables: tailspan.engine_requests, tailspan.requests, tailspan.spans, tailspan.steps
+-- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample, tailspan.steps
 with
 longest as (
-    select max(e2e_ns) as e2e_ns
-    from tailspan.requests
-    where start >= {since:DateTime64(9, 'UTC')} and start < {until:DateTime64(9, 'UTC')}
+    select max(duration_ns) as e2e_ns
+    from tailspan.{spans:Identifier}
+    where
+        role = 'request'
+        and sipHash64(trace_id) % {one_in:UInt32} = 0
+        and start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
 ),
 
 -- Sums over the steps of an engine up to each of them: a range of steps is a difference of two.
@@ -159,10 +148,10 @@ traced as (
         anyIf(cityHash64(service, instance, engine_id), role = 'stage' and last_step > 0) as engine,
         minIf(first_step, role = 'stage' and last_step > 0) as engine_first_step,
         maxIf(last_step, role = 'stage' and last_step > 0) as engine_last_step
-    from tailspan.spans
+    from tailspan.{spans:Identifier} as spans
     where
         (role = 'request' or (role = 'stage' and stage in ('prefill', 'decode')))
-        and cityHash64(trace_id) % {one_in:UInt32} = 0
+        and sipHash64(trace_id) % {one_in:UInt32} = 0
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
         and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
@@ -225,7 +214,7 @@ engine_traced as (
         (emptyArrayInt32(), emptyArrayUInt64()) as histogram
     from tailspan.engine_requests
     where
-        cityHash64(trace_id) % {one_in:UInt32} = 0
+        sipHash64(trace_id) % {one_in:UInt32} = 0
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
@@ -269,22 +258,9 @@ timed as (
         greatest(sent_e2e_ns - ttft_ns, 0) / greatest(output_tokens - 1, 1) as tpot_ns,
         histogram.1 as gap_buckets,
         histogram.2 as gap_counts,
-        arrayCumSum(gap_counts) as gap_ranks,
-        exp2(
-            (gap_buckets[arrayFirstIndex(rank -> rank >= ceil(0.99 * gap_ranks[-1]), gap_ranks)] + 0.5) / 32
-        ) as itl_ns,
         request_outcome in ('client_disconnect', 'cancelled') as aborted,
         not aborted and (request_status = 2 or request_outcome not in ('', 'ok')) as failed,
-        not aborted and not failed as done,
-        {ttft_slo_ns:Int64} = 0 or (has_ttft and ttft_ns <= {ttft_slo_ns:Int64}) as meets_ttft,
-        {itl_slo_ns:Int64} = 0
-        or (notEmpty(gap_counts) and itl_ns <= {itl_slo_ns:Int64})
-        or output_tokens < 2 as meets_itl,
-        {tpot_slo_ns:Int64} = 0
-        or (has_tpot and tpot_ns <= {tpot_slo_ns:Int64})
-        or output_tokens < 2 as meets_tpot,
-        {end_to_end_slo_ns:Int64} = 0 or e2e_ns <= {end_to_end_slo_ns:Int64} as meets_e2e,
-        meets_ttft + meets_itl + meets_tpot + meets_e2e as met
+        not aborted and not failed as done
     from ledgers
 ),
 
@@ -323,16 +299,7 @@ totals as (
             level -> gaps_ns[arrayFirstIndex(rank -> rank >= ceil(level * gap_weight), ranks)],
             [0.5, 0.9, 0.95, 0.99, 0.999]
         ) as itl_quantiles,
-        gaps_ns[-1] as itl_max,
-        toUInt64(round(sumIf(weight, done and met = 4))) as good,
-        toUInt64(round(sumIf(weight, done and meets_ttft))) as ttft_met,
-        toUInt64(round(sumIf(weight, done and meets_itl))) as itl_met,
-        toUInt64(round(sumIf(weight, done and meets_tpot))) as tpot_met,
-        toUInt64(round(sumIf(weight, done and meets_e2e))) as e2e_met,
-        toUInt64(round(sumIf(weight, done and met = 3 and not meets_ttft))) as ttft_alone,
-        toUInt64(round(sumIf(weight, done and met = 3 and not meets_itl))) as itl_alone,
-        toUInt64(round(sumIf(weight, done and met = 3 and not meets_tpot))) as tpot_alone,
-        toUInt64(round(sumIf(weight, done and met = 3 and not meets_e2e))) as e2e_alone
+        gaps_ns[-1] as itl_max
     from timed
     group by bucket, key
 ),
@@ -401,16 +368,7 @@ select
     toNullable(e2e_quantiles[3]) as e2e_p95_ns,
     toNullable(e2e_quantiles[4]) as e2e_p99_ns,
     toNullable(e2e_quantiles[5]) as e2e_p999_ns,
-    toNullable(toFloat64(e2e_max)) as e2e_max_ns,
-    good,
-    ttft_met,
-    itl_met,
-    tpot_met,
-    e2e_met,
-    ttft_alone,
-    itl_alone,
-    tpot_alone,
-    e2e_alone
+    toNullable(toFloat64(e2e_max)) as e2e_max_ns
 from counted
 where group_rank <= {group_limit:UInt32}
 order by bucket, group_rank

@@ -18,6 +18,7 @@
 --   attribute     String = ''           with `by` = attr: a key of the request span or, if it has none, of its resource
 --   step_seconds  UInt32 = 0            length of a bucket of time; 0 = one bucket
 --   one_in        UInt32 = 1            read one trace in so many, chosen by its id; 1 = all
+--   spans         Identifier = 'spans'  table to read: spans_sample, of every 16th trace, if 16 divides `one_in`
 --   group_limit   UInt32 = 20           groups with the most requests that are listed
 --   stage         String = ''           only this stage and `request`; empty = all
 -- Columns:
@@ -52,12 +53,16 @@
 --   gpu_p99_ns    Nullable(Float64)  ns
 --   gpu_p999_ns   Nullable(Float64)  ns
 --   gpu_max_ns    Nullable(Int64)    ns
--- Tables: tailspan.engine_requests, tailspan.requests, tailspan.spans, tailspan.steps
+-- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample, tailspan.steps
 with
 longest as (
-    select max(e2e_ns) as e2e_ns
-    from tailspan.requests
-    where start >= {since:DateTime64(9, 'UTC')} and start < {until:DateTime64(9, 'UTC')}
+    select max(duration_ns) as e2e_ns
+    from tailspan.{spans:Identifier}
+    where
+        role = 'request'
+        and sipHash64(trace_id) % {one_in:UInt32} = 0
+        and start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
 ),
 
 -- Sums over the steps of an engine up to each of them: a range of steps is a difference of two.
@@ -127,10 +132,10 @@ traced as (
         anyIf(cityHash64(service, instance, engine_id), role = 'stage' and last_step > 0) as engine,
         minIf(first_step, role = 'stage' and last_step > 0) as engine_first_step,
         maxIf(last_step, role = 'stage' and last_step > 0) as engine_last_step
-    from tailspan.spans
+    from tailspan.{spans:Identifier} as spans
     where
         role in ('request', 'stage')
-        and cityHash64(trace_id) % {one_in:UInt32} = 0
+        and sipHash64(trace_id) % {one_in:UInt32} = 0
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
         and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
@@ -196,7 +201,7 @@ engine_traced as (
         toInt64(-1) as gpu_ns_total
     from tailspan.engine_requests
     where
-        cityHash64(trace_id) % {one_in:UInt32} = 0
+        sipHash64(trace_id) % {one_in:UInt32} = 0
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})

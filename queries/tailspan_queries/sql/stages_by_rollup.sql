@@ -1,7 +1,8 @@
--- Purpose: latency percentiles of every stage by group and over time, from the per-minute rollup, within 0.8 %
+-- Purpose: latency percentiles of every stage by group and over time, from the rollups, within 0.8 %
 -- What query `stages_rollup` computes, for each group and each bucket of time, with the same error: a percentile is
 -- within 0.8 % of the value at rank ceil(q * n) of the sorted spans; counts, sums and maxima are exact. The window must
--- be whole minutes. A stage counts in the minute in which it began itself.
+-- be whole minutes. Whole hours come from the rollup by the hour unless instances or shorter steps are asked for.
+-- A stage counts in the minute in which it began itself.
 -- A bucket of time starts at a multiple of its length since 1970, in UTC: days begin at midnight UTC whatever the
 -- clocks of a country do.
 -- Parameters:
@@ -46,12 +47,85 @@
 --   gpu_p99_ns    Nullable(Float64)       ns
 --   gpu_p999_ns   Nullable(Float64)       ns
 --   gpu_max_ns    Nullable(UInt64)        ns
--- Tables: tailspan.stage_minutes
+-- Tables: tailspan.stage_hours, tailspan.stage_minutes
 with
+-- The whole hours within the window come from stage_hours, the minutes before and after them from stage_minutes, which
+-- has all of the window where hours cannot answer.
+toInt64(3600000000000) as hour_ns,
+intDiv(toUnixTimestamp64Nano({since:DateTime64(9, 'UTC')}) + hour_ns - 1, hour_ns) * hour_ns as hour_after_ns,
+intDiv(toUnixTimestamp64Nano({until:DateTime64(9, 'UTC')}), hour_ns) * hour_ns as hour_before_ns,
+{instance:String} = ''
+and {by:String} != 'instance'
+and {step_seconds:UInt32} % 3600 = 0
+and hour_after_ns < hour_before_ns as has_hours,
+if(has_hours, fromUnixTimestamp64Nano(hour_after_ns, 'UTC'), {until:DateTime64(9, 'UTC')}) as hours_begin,
+if(has_hours, fromUnixTimestamp64Nano(hour_before_ns, 'UTC'), {until:DateTime64(9, 'UTC')}) as hours_end,
+
+rows_of_time as (
+    select
+        hour as begin,
+        service,
+        model,
+        '' as instance,
+        stage,
+        count,
+        span_count,
+        error_count,
+        wall_sum_ns,
+        wall_max_ns,
+        busy_sum_ns,
+        busy_max_ns,
+        gpu_count,
+        gpu_sum_ns,
+        gpu_max_ns,
+        wall_q,
+        busy_q,
+        gpu_q
+    from tailspan.stage_hours
+    where
+        has_hours
+        and hour >= hours_begin
+        and hour < hours_end
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+    union all
+    select
+        minute as begin,
+        service,
+        model,
+        instance,
+        stage,
+        count,
+        span_count,
+        error_count,
+        wall_sum_ns,
+        wall_max_ns,
+        busy_sum_ns,
+        busy_max_ns,
+        gpu_count,
+        gpu_sum_ns,
+        gpu_max_ns,
+        wall_q,
+        busy_q,
+        gpu_q
+    from tailspan.stage_minutes
+    where
+        minute >= {since:DateTime64(9, 'UTC')}
+        and minute < {until:DateTime64(9, 'UTC')}
+        -- The comparisons without a column are known beforehand and spare the reading where no minutes are needed.
+        and (
+            ({since:DateTime64(9, 'UTC')} < hours_begin and minute < hours_begin)
+            or (hours_end < {until:DateTime64(9, 'UTC')} and minute >= hours_end)
+        )
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+),
+
 totals as (
     select
         toDateTime(
-            intDiv(toUnixTimestamp(minute), greatest({step_seconds:UInt32}, 1)) * {step_seconds:UInt32}, 'UTC'
+            intDiv(toUnixTimestamp(begin), greatest({step_seconds:UInt32}, 1)) * {step_seconds:UInt32}, 'UTC'
         ) as bucket,
         concat(
             if({by:String} = 'model', toString(model), ''),
@@ -59,35 +133,29 @@ totals as (
             if({by:String} = 'instance', toString(instance), '')
         ) as key,
         stage,
-        toUInt64(round(sum(stage_minutes.count))) as count,
+        toUInt64(round(sum(rows_of_time.count))) as count,
         sum(span_count) as kept_count,
-        toUInt64(round(sum(stage_minutes.error_count))) as error_count,
-        toUInt64(round(sum(stage_minutes.wall_sum_ns))) as wall_sum_ns,
+        toUInt64(round(sum(rows_of_time.error_count))) as error_count,
+        toUInt64(round(sum(rows_of_time.wall_sum_ns))) as wall_sum_ns,
         arrayMap(
             middle_ns -> least(round(middle_ns), toFloat64(wall_max_ns)),
             quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(wall_q)
         ) as wall_quantiles,
-        toUInt64(max(stage_minutes.wall_max_ns)) as wall_max_ns,
-        toUInt64(round(sum(stage_minutes.busy_sum_ns))) as busy_sum_ns,
+        toUInt64(max(rows_of_time.wall_max_ns)) as wall_max_ns,
+        toUInt64(round(sum(rows_of_time.busy_sum_ns))) as busy_sum_ns,
         arrayMap(
             middle_ns -> least(round(middle_ns), toFloat64(busy_max_ns)),
             quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(busy_q)
         ) as busy_quantiles,
-        toUInt64(max(stage_minutes.busy_max_ns)) as busy_max_ns,
-        toUInt64(round(sum(stage_minutes.gpu_count))) as gpu_count,
-        toUInt64(round(sum(stage_minutes.gpu_sum_ns))) as gpu_sum_ns,
+        toUInt64(max(rows_of_time.busy_max_ns)) as busy_max_ns,
+        toUInt64(round(sum(rows_of_time.gpu_count))) as gpu_count,
+        toUInt64(round(sum(rows_of_time.gpu_sum_ns))) as gpu_sum_ns,
         arrayMap(
             middle_ns -> least(round(middle_ns), toFloat64(gpu_max_ns)),
             quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(gpu_q)
         ) as gpu_quantiles,
-        toUInt64(max(stage_minutes.gpu_max_ns)) as gpu_max_ns
-    from tailspan.stage_minutes
-    where
-        minute >= {since:DateTime64(9, 'UTC')}
-        and minute < {until:DateTime64(9, 'UTC')}
-        and ({service:String} = '' or service = {service:String})
-        and ({model:String} = '' or model = {model:String})
-        and ({instance:String} = '' or instance = {instance:String})
+        toUInt64(max(rows_of_time.gpu_max_ns)) as gpu_max_ns
+    from rows_of_time
     group by bucket, key, stage
 ),
 

@@ -1,7 +1,9 @@
 -- Purpose: the requests that engines computed, with what a replay of their scheduler needs: arrival, lengths, stages
 -- A request belongs to the engine of its first prefill. Requests that were in the engine when the window began are
 -- there too, not counted, so that the replay does not begin with an empty engine. Of more than `limit` requests in the
--- window the latest are taken, and the window begins with the first of them; not counted are as many at most.
+-- window the latest are taken, and the window begins with the first of them; not counted are as many at most. The
+-- minute from which on there are enough comes from the per-minute rollup, so that no more spans are read than that,
+-- however long the window is.
 -- Requests without a stage prefill (refused, aborted in the queue, traced by the engine only) are left out.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive; requests that began in it
@@ -14,7 +16,7 @@
 --   engine         UInt64   hash of service, instance and engine id
 --   name           String   engine id
 --   counted        UInt8    1 if it began in the window, 0 if before
---   is_cut         UInt8    1 if the window holds more requests than were taken, or just as many
+--   is_cut         UInt8    1 if the window may hold more requests than were taken
 --   start_ns       Int64    ns since 1970, begin of the request
 --   arrival_ns     Int64    ns since 1970, begin of the queue; of the first prefill where no queue was traced
 --   first_ns       Int64    ns since 1970, first token: begin of the first decode; without one, end of the last prefill
@@ -37,8 +39,31 @@
 --   detokenize_ns  Int64    ns
 --   respond_ns     Int64    ns
 --   weight         Float64  how many requests it stands for
--- Tables: tailspan.spans
+-- Tables: tailspan.spans, tailspan.stage_minutes
 with
+minutes as (
+    select
+        minute,
+        sum(sum(span_count)) over (order by minute desc rows between unbounded preceding and current row) as so_far
+    from tailspan.stage_minutes
+    where
+        stage = 'request'
+        and minute >= {since:DateTime64(9, 'UTC')}
+        -- Of a minute that the window cuts nobody knows how many it holds.
+        and minute < toStartOfMinute({until:DateTime64(9, 'UTC')})
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    group by minute
+),
+
+recent as (
+    -- The latest of nothing is 1970.
+    select greatest(max(toDateTime64(minute, 9, 'UTC')), {since:DateTime64(9, 'UTC')}) as begin
+    from minutes
+    where so_far >= {limit:UInt32}
+),
+
 latest as (
     select
         start,
@@ -46,7 +71,7 @@ latest as (
     from tailspan.spans
     where
         role = 'request'
-        and start >= {since:DateTime64(9, 'UTC')}
+        and start >= (select begin from recent)
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
         and ({model:String} = '' or model = {model:String})
@@ -57,7 +82,9 @@ latest as (
 
 extent as (
     select
-        toUInt8(count() >= {limit:UInt32}) as is_cut,
+        toUInt8(
+            count() >= {limit:UInt32} or (select begin from recent) > {since:DateTime64(9, 'UTC')}
+        ) as is_cut,
         -- The least of nothing is 1970.
         greatest(min(start), {since:DateTime64(9, 'UTC')}) as begin,
         toIntervalNanosecond(max(duration_ns)) as longest

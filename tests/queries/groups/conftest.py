@@ -41,8 +41,12 @@ def client(store: RunningCollector, grouped: list[Grouped], engines: list[engine
     store.export(*traffic.messages(spans), grouped_traffic.engine_traced())
     assert store.wait_rows(len(spans) + 2) == len(spans) + 2
     requests = len(grouped) + len(served) + 2
-    rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
+    rolled_up = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
     assert wait_until(lambda: store.query(rolled_up)[0][0], lambda count: count >= requests) == requests
+    chosen = "role in ('request', 'stage') and sipHash64(trace_id) % 16 = 0"
+    (expected,) = store.query(f"select count() from tailspan.spans where {chosen}")[0]
+    sampled = "select count() from tailspan.spans_sample"
+    assert wait_until(lambda: store.query(sampled)[0][0], lambda count: count >= expected) == expected
     client = connect(store.url)
     yield client
     client.close()

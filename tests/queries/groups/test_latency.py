@@ -275,7 +275,7 @@ def test_one_trace_in_so_many_is_read_where_there_are_more(
     report = latency_report(client, days, slos=SLOS)
     rows = store.query(
         "select lower(hex(trace_id)) from tailspan.spans "
-        f"where role = 'request' and cityHash64(trace_id) % {report.one_in} = 0"
+        f"where role = 'request' and sipHash64(trace_id) % {report.one_in} = 0"
     )
     chosen = {row[0] for row in rows}
     items = [item for item in grouped if item.request.trace_id.hex() in chosen]

@@ -1,0 +1,51 @@
+-- Purpose: which versions of which services answered requests, and from when to when
+-- Parameters:
+--   since      DateTime64(9, 'UTC')        begin of the window, inclusive
+--   until      DateTime64(9, 'UTC')        end of the window, exclusive
+--   service    String = ''                 service.name; empty = all
+--   model      String = ''                 gen_ai.request.model; empty = all
+--   instance   String = ''                 service.instance.id; empty = all
+--   attribute  String = 'service.version'  resource attribute that names the version
+-- Columns:
+--   service        LowCardinality(String)  service.name
+--   version        String                  value of the attribute; empty where the resource has none
+--   instances      UInt64                  instances that answered with it
+--   requests       UInt64                  requests, weighted, rounded
+--   kept_requests  UInt64                  requests that are stored and stand for them
+--   first_start    DateTime64(9, 'UTC')    begin of its first request in the window
+--   last_start     DateTime64(9, 'UTC')    begin of its last request in the window
+-- Tables: tailspan.spans
+with
+-- Resources are few, requests many: the attribute is looked up once for each resource.
+resources as (
+    select
+        service,
+        resource,
+        any(resource_attributes) as named,
+        groupUniqArray(instance) as instances,
+        sum(weight) as weight_sum,
+        count() as kept_requests,
+        min(start) as first_start,
+        max(start) as last_start
+    from tailspan.spans
+    where
+        role = 'request'
+        and start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    group by service, resource
+)
+
+select
+    service,
+    named[{attribute:String}] as version,
+    length(groupUniqArrayArray(instances)) as instances,
+    toUInt64(round(sum(weight_sum))) as requests,
+    sum(kept_requests) as kept_requests,
+    min(resources.first_start) as first_start,
+    max(resources.last_start) as last_start
+from resources
+group by service, version
+order by first_start, service, version
