@@ -1,4 +1,4 @@
-"""How well `tailspan whatif` predicts: runs of an engine with a changed batch, arrival rate, output length, and several.
+"""How well `tailspan whatif` predicts: runs of an engine with another batch, arrival rate, output length, and several.
 
 One run is recorded; each changed one is predicted from it and then held against what was really measured. The first row
 is the replay of the recorded run itself. The device of the engine is a clock (see `whatif_runs`), so that the error is

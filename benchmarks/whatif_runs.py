@@ -2,10 +2,10 @@
 
 In: a folder for the spans, the runs to make. Out: where the spans of each run are, and a client to read them.
 Either the device is a clock (`whatif_sleeper`: real scheduler, times that hardly depend on what else runs; a run whose
-steps ended too late all the same is made again, at most `MOST_TRIES` times). Or it is the demo's server, SmolLM2-135M on
-the CPU, whose speed changes from minute to minute: every run has a server of its own, all of them are up, and a slice of
-each run's requests goes to each of them in turn (A B C D, D C B A, ..), so that all had the same minutes. A page of
-the KV cache holds a request there, so that the pages are the batch.
+steps ended too late all the same is made again, at most `MOST_TRIES` times). Or it is the demo's server, SmolLM2-135M
+on the CPU, whose speed changes from minute to minute: every run has a server of its own, all of them are up, and a
+slice of each run's requests goes to each of them in turn (A B C D, D C B A, ..), so that all had the same minutes. A
+page of the KV cache holds a request there, so that the pages are the batch.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def sleeper_runs(runs: Sequence[Run], collector: Collector, _database: Client, f
         tries: list[Recorded] = []
         while not tries or (len(tries) < MOST_TRIES and min(late_of(item) for item in tries) > LATE):
             tries.append(sleeper_run(run, collector, folder / f"{run.instance}-{len(tries)}.log"))
+            print(f"{run.name}: steps ended {late_of(tries[-1]):.1%} of their time too late", flush=True)
             time.sleep(SETTLE_S)
         made.append(replace(min(tries, key=late_of), tries=len(tries)))
     return made

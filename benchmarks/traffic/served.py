@@ -1,6 +1,6 @@
 """A real collector over a data set, on two cores, and what a question to it takes.
 
-Units: s; MiB of memory that the collector's process holds in RAM.
+Units: s; MiB of memory that a process holds in RAM.
 Source: VmHWM, clear_refs, utime and stime of proc(5).
 """
 
@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a question took: seconds of each run, CPU time of the collector for one, memory it took."""
+    """What a question took: seconds of each run, CPU time of the collector for one, its memory at the peak."""
 
     runs_s: tuple[float, ...]
     cpu_s: float
@@ -54,24 +55,48 @@ class Served:
         for number in range(warm_up):
             ask(-1 - number)
         Path(f"/proc/{self.pid}/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
-        before_mib = self._status_mib("VmRSS")
         seconds, cpu_s = [], self._cpu_s()
         for number in range(runs):
             begin_s = time.perf_counter()
             ask(number)
             seconds.append(time.perf_counter() - begin_s)
-        peak_mib = max(0.0, self._status_mib("VmHWM") - before_mib)
-        return Cost(tuple(seconds), (self._cpu_s() - cpu_s) / runs, peak_mib)
+        return Cost(tuple(seconds), (self._cpu_s() - cpu_s) / runs, _high_water_mib(self.pid))
 
     def _cpu_s(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) * _TICK_S
 
-    def _status_mib(self, field: str) -> float:
-        for line in Path(f"/proc/{self.pid}/status").read_text(encoding="ascii").splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError(f"the kernel does not tell {field}")
+
+def run_child(command: list[str], patience_s: float) -> float:
+    """Run a program to its end, or for so long; return how much memory it had at its peak, MiB.
+
+    Raises: RuntimeError for another exit code than 0 and 1.
+    """
+    peak_mib = 0.0
+    with tempfile.TemporaryFile() as out:
+        child = subprocess.Popen(command, stdout=out, stderr=out)
+        deadline = time.monotonic() + patience_s
+        # Looked at while it runs: the ru_maxrss of a child begins with that of its parent.
+        while child.poll() is None:
+            if time.monotonic() > deadline:
+                child.kill()
+                child.wait()
+                return peak_mib
+            peak_mib = max(peak_mib, _high_water_mib(child.pid))
+            time.sleep(0.005)
+        if child.returncode not in (0, 1):
+            out.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed: {out.read()[-2000:].decode(errors='replace')}")
+    return peak_mib
+
+
+def _high_water_mib(pid: int) -> float:
+    """Return the peak of a process so far; 0 of one that has just ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:")), 0.0)
 
 
 @contextmanager

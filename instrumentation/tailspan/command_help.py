@@ -32,7 +32,7 @@ EXAMPLES = {
     "query": ("tailspan query", "tailspan query services", "tailspan query my.sql --param limit=10"),
     "tail": ("tailspan tail --quantile 0.999", "tailspan tail --by priority"),
     "different": ("tailspan different --since 6h", "tailspan different --slowest 5% --model llama-3"),
-    "fairness": ("tailspan fairness", "tailspan fairness --by app.tenant --baseline 2d..1d --since 1d"),
+    "fairness": ("tailspan fairness", "tailspan fairness --by attr:app.tenant --since 1d"),
     "compare": (
         "tailspan compare --before 2h..1h --after 1h..now",
         "tailspan compare --by-attribute service.version=1.2 --versus 1.3 --since 6h",

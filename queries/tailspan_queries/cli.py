@@ -24,7 +24,7 @@ KINDS = ("wall", "busy", "gpu", "all")
 @click.command("stages")
 @options.window_options
 @options.filter_options
-@click.option("--exact/--rollup", default=None, help="Read raw spans or per-minute sketches (±0.8 %).")
+@click.option("--exact/--rollup", default=None, help="Read raw spans or sketches by minute and hour (±0.8 %).")
 @click.option("--time", "kind", type=click.Choice(KINDS), default="wall", show_default=True, help="Times to list.")
 @stages_by_cli.grouping_options
 @click.option("--stage", "names", multiple=True, metavar="NAME", help="With --by or --over: stage to show; repeatable.")

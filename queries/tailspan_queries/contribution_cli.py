@@ -19,11 +19,17 @@ from tailspan_queries import fairness as fairness_waits
 from tailspan_queries import tail as tail_shares
 from tailspan_queries.client import connected
 from tailspan_queries.empty import empty_note, no_rows_note
+from tailspan_queries.grouping import ATTRIBUTE
 from tailspan_queries.layers_drift import parse_baseline
 from tailspan_queries.records import TAIL_QUANTILE
 
-BY_HELP = "model, instance, service, engine, priority, lora, outcome, or the key of any attribute."
+BY_HELP = "model, instance, service, engine, priority, lora, outcome or attr:KEY."
 LARGEST_SHARE = 50.0
+
+
+def attribute_key(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Return what `--by` names: `attr:KEY`, as other commands have it, is the attribute KEY."""
+    return value.removeprefix(ATTRIBUTE)
 
 
 @click.command("tail")
@@ -34,7 +40,9 @@ LARGEST_SHARE = 50.0
     show_default=True,
     help="Where the tail begins.",
 )
-@click.option("--by", default=tail_shares.EVERYTHING, metavar="ATTR", help=f"A table for each {BY_HELP}")
+@click.option(
+    "--by", default=tail_shares.EVERYTHING, metavar="DIM", callback=attribute_key, help=f"A table for each {BY_HELP}"
+)
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, help="Tables with --by.")
 @options.window_options
 @options.filter_options
@@ -98,7 +106,14 @@ def different_command(
 
 
 @click.command("fairness")
-@click.option("--by", default=fairness_waits.PRIORITY, show_default=True, metavar="ATTR", help=f"A line for {BY_HELP}")
+@click.option(
+    "--by",
+    default=fairness_waits.PRIORITY,
+    show_default=True,
+    metavar="DIM",
+    callback=attribute_key,
+    help=f"A line for each {BY_HELP}",
+)
 @click.option(
     "--times",
     type=click.FloatRange(1),

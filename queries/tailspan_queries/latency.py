@@ -3,7 +3,7 @@
 In: a client, a window, filters, a `Grouping`, limits. Out: `LatencyReport`.
 Everything comes from the raw spans: exact but for ITL, whose gaps are kept as histograms within 1.1 %. Of more than
 `READ_LIMIT` stored requests one trace in so many is read, from table `spans_sample`.
-Memory of ClickHouse: some 2 KB for each request that is read, 0.5 GB at most unless everything is asked for.
+Memory of ClickHouse: some 2 KB for each request that is read, 0.8 GB at most unless everything is asked for.
 Rates are by second of the window that lies in a bucket.
 """
 

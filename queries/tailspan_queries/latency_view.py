@@ -22,6 +22,8 @@ SHORT = {**TITLES, "e2e": "e2e"}
 """Names of the metrics where columns are many."""
 LEAST_RATE = 0.001
 """Smaller rates are not written out."""
+UNKNOWN_MEETS = dict.fromkeys(("itl", "tpot"), "only a request of fewer than two tokens meets its limit")
+"""What has no gap between tokens cannot be slow in it."""
 MOSTLY_IDLE = 0.5
 """Requests that cover less of the window than this share get their rates by the time that they cover as well."""
 
@@ -188,8 +190,9 @@ def cautions(report: LatencyReport) -> list[str]:
     if report.group_count > report.groups:
         left_out = report.group_count - report.groups
         found.append(f"{plural(left_out, 'smaller group')} left out: --groups {report.group_count} lists all")
+    unknown = "what is not known meets no limit"
     found += [
-        f"{TITLES[slo.metric]} is known of no request, and what is not known meets no limit"
+        f"{TITLES[slo.metric]} is known of no request, and {UNKNOWN_MEETS.get(slo.metric, unknown)}"
         for slo in report.slos
         if report.rows and not any(getattr(row, slo.metric).count for row in report.rows)
     ]

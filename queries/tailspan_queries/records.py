@@ -77,9 +77,7 @@ class Method:
 
 
 EXACT = Method("exact", 0.0, "percentiles exact, interpolated as numpy.percentile does")
-ROLLUP = Method(
-    "rollup", 0.008, "percentiles ±0.8 % (per-minute sketches of whole minutes; --exact reads the raw spans)"
-)
+ROLLUP = Method("rollup", 0.008, "percentiles ±0.8 % (sketches by minute and hour; --exact reads the raw spans)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tailspan_queries.stats_student import student_greater
+
 Numbers = npt.NDArray[np.float64]
 
 NORMAL_95 = 1.959963984540054
@@ -73,35 +75,6 @@ def welch_greater(before: Sequence[float], after: Sequence[float]) -> float:
         return 0.0 if rise > 0 else 1.0
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1))
     return student_greater(rise / math.sqrt(sum(parts)), freedom)
-
-
-def student_greater(t: float, freedom: float) -> float:
-    """Return the chance that Student's t with that many degrees of freedom is `t` or more."""
-    half = 0.5 * incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
-    return half if t >= 0 else 1 - half
-
-
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function, by Lentz's continued fraction (Numerical Recipes 6.4)."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    tiny = 1e-300
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
-    value = d
-    for m in range(1, 500):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        before = value
-        for term in (even, odd):
-            d = 1 / (1 + term * d or tiny)
-            c = 1 + term / c or tiny
-            value *= c * d
-        if abs(value - before) < 1e-15 * abs(value):
-            break
-    return front * value / a
 
 
 def normal_quantile_greater(probability: float) -> float:

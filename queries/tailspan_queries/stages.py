@@ -1,8 +1,8 @@
 """The stage report: how long every stage takes, and its share of all requests and of the slowest.
 
 In: a client, a window, filters. Out: `StageReport`.
-Percentiles come from the raw spans (exact) up to `EXACT_LIMIT` stored requests, above it from the per-minute rollup,
-whose window is widened to whole minutes; the shares at the tail always come from the raw spans.
+Percentiles come from the raw spans (exact) up to `EXACT_LIMIT` stored requests, above it from the rollups, whose
+window is widened to whole minutes, or to whole hours where `times` says so.
 Percentile q of the rollup is within 0.8 % of the value at rank ceil(q * n) of the sorted spans.
 Sampled requests count with their weight everywhere.
 """
@@ -52,7 +52,7 @@ def stage_report(
     parameters = {**window.parameters, **filters.parameters}
     chosen = method or choose_method(client, window, filters)
     if chosen is ROLLUP:
-        window = window.whole_minutes
+        window = window.for_rollup
         parameters |= window.parameters
     stages = client.run("stages" if chosen is EXACT else "stages_rollup", parameters).records()
     tail = client.run("tail_share", {**parameters, "quantile": tail_quantile}).records()

@@ -3,7 +3,7 @@
 In: a client, a window, filters, a `Grouping`. Out: `StagesByReport`.
 Up to `EXACT_LIMIT` stored requests are read exactly. Of more, what the rollups can be asked by comes from them, within
 0.8 %; anything else from the raw spans of at most about `READ_LIMIT` requests: beyond it from table `spans_sample`.
-Memory of ClickHouse: some 2 KB for each request that is read from raw spans, so that it is bounded by 0.5 GB unless the
+Memory of ClickHouse: some 2 KB for each request that is read from raw spans, so that it is bounded by 0.8 GB unless the
 exact answer is asked for; the rollup needs some 50 MB.
 Errors: `UserError` if the rollup is asked for what it does not hold.
 """
@@ -104,7 +104,7 @@ def stages_by_report(
         )
     traces = 1
     if chosen is ROLLUP:
-        window = window.whole_minutes
+        window = window.for_rollup
     else:
         traces = one_in(kept, everything=method is EXACT)
         if traces > 1:

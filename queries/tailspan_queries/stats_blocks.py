@@ -19,13 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tailspan_queries.stats_quantiles import (
-    Array,
-    interpolated,
-    interpolated_rows,
-    student_quantile,
-    student_tail,
-)
+from tailspan_queries.stats_quantiles import Array, interpolated, interpolated_rows
+from tailspan_queries.stats_student import student_quantile, student_tail
 
 DRAWS = 500
 BINS = 128

@@ -1,4 +1,4 @@
-"""Weighted percentiles, and Student's t distribution as far as intervals need it.
+"""Weighted percentiles.
 
 In: values (n,) and weights (n,) > 0 of the same unit as the answer. Out: floats or arrays.
 Source: the percentile is R's type 7 carried over to weights: value i stands at (W_i - w_i / 2 - w_1 / 2) / (W_n - w_1 /
@@ -8,16 +8,12 @@ Source: the percentile is R's type 7 carried over to weights: value i stands at 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_STEPS = 4001
-_FURTHEST_T = 1e3
 
 
 def quantiles(values: Array, weights: Array, levels: Sequence[float]) -> Array:
@@ -46,28 +42,3 @@ def interpolated_rows(values: Array, weights: Array, levels: Sequence[float]) ->
         if used.any():
             found[row] = interpolated(values[used], line[used], levels)
     return found
-
-
-def student_tail(t: float, freedom: int) -> float:
-    """Return the chance that Student's t with `freedom` >= 1 degrees is at least |t| away from 0, on either side."""
-    if math.isinf(t):
-        return 0.0
-    # With t = sqrt(freedom) * tan(angle) the density is a power of the cosine: smooth on a finite range.
-    angle = math.atan(abs(t) / math.sqrt(freedom))
-    grid = np.linspace(angle, math.pi / 2, _STEPS)
-    area = float(np.trapezoid(np.cos(grid) ** (freedom - 1), grid))
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return min(2 * scale * area, 1.0)
-
-
-@cache
-def student_quantile(chance: float, freedom: int) -> float:
-    """Return the t beyond which, on either side, Student's distribution has `chance`."""
-    low, high = 0.0, _FURTHEST_T
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        if student_tail(middle, freedom) > chance:
-            low = middle
-        else:
-            high = middle
-    return high

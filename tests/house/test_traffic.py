@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.traffic import aggregates, arrivals, effects, requests, times, truths
+from benchmarks import truths_decisions
+from benchmarks.traffic import aggregates, arrivals, effects, reads, requests, times, truths
 from benchmarks.traffic.fleet import FLEET
 from tailspan.errors import UserError
+from tailspan_queries import catalog
 from tailspan_queries.client import connected
 from tailspan_queries.compare_read import read_sample
-from tailspan_queries.compare_records import Group, Sample
+from tailspan_queries.compare_records import REQUEST, TTFT, Group, Sample
 from tailspan_queries.fairness import fairness_report
 from tailspan_queries.filters import Filters
 from tailspan_queries.tail import tail_report
@@ -323,6 +325,31 @@ def test_the_tail_without_a_database_is_that_of_the_query(stored: Stored) -> Non
         assert row.tail_share_ratio == pytest.approx(ours[stage].tail_share_ratio), stage
     assert read.diagnosis == diagnose(made)
     assert read.diagnosis
+
+
+def test_the_tables_that_a_question_reads_are_told(stored: Stored) -> None:
+    """Those with something left to read, of a query and of a whole command; a table that the plan rules out is not."""
+    parameters = stored.window.parameters
+    with connected(stored.collector.url) as client:
+        assert reads.tables(client, [(catalog.load("stages_rollup"), parameters)]) == ["stage_hours"]
+        since, until = (parameters[name].replace(" ", "T") + "Z" for name in ("since", "until"))
+        words = ["tail", "--since", since, "--until", until, "--url", stored.collector.url]
+        assert {"spans", "stage_minutes"} <= set(reads.of_command(client, words))
+
+
+def test_only_changed_parts_are_compared_again(traced: Path) -> None:
+    """A comparison whose other lines are taken over is the comparison of everything."""
+    service = next(service for service in FLEET if service.name == "summarize")
+    plan, without = truths_decisions.traffic(service, 1500, 3)
+    records = truths_decisions.changed(plan, without, "shift-12")
+    assert np.any(records["prefill_ns"] != without["prefill_ns"])
+    base = truths_decisions.compared(plan, without)
+    again = truths_decisions.again(base, plan, records, "prefill", TTFT, REQUEST)
+    whole = truths_decisions.compared(plan, records)
+    assert {(line.part, line.statistic): line for line in again.lines} == {
+        (line.part, line.statistic): line for line in whole.lines
+    }
+    assert set(again.findings) == set(whole.findings)
 
 
 def test_the_effect_of_a_truth_is_written_down(traced: Path) -> None:

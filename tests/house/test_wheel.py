@@ -15,6 +15,8 @@ from tailspan.cli import COMMANDS
 from tailspan.version import __version__
 
 PACKAGES = {"tailspan", "tailspan_collector", "tailspan_schemas", "tailspan_queries"}
+DATA = {".json": "claims", ".html": "report/templates", ".css": "report/templates"}
+"""Kinds of data that are shipped, and where each of them is."""
 HEAVY = (
     "accelerate",
     "chdb",
@@ -74,12 +76,12 @@ def test_only_the_four_packages_are_at_the_top(wheel: Path) -> None:
 
 
 def test_everything_the_checkout_has_is_in_the_wheel(wheel: Path, root: Path) -> None:
-    """Every module, SQL file, protobuf schema and type marker of the packages is shipped."""
+    """Every module, SQL file, protobuf schema, type marker, story of claims and template of a page is shipped."""
     shipped = set(names_in(wheel))
     expected = set()
     for source in ("instrumentation", "collector", "schemas", "queries"):
         for path in (root / source).rglob("*"):
-            if path.suffix in (".py", ".sql", ".proto") or path.name == "py.typed":
+            if path.suffix in (".py", ".sql", ".proto", *DATA) or path.name == "py.typed":
                 expected.add(path.relative_to(root / source).as_posix())
     assert expected <= shipped
     assert {f"{package}/py.typed" for package in PACKAGES} <= expected
@@ -93,7 +95,11 @@ def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
     kinds = {
         Path(name).suffix for name in names_in(wheel) if ".dist-info/" not in name and not name.endswith("py.typed")
     }
-    assert kinds <= {".py", ".sql", ".proto"}
+    assert kinds <= {".py", ".sql", ".proto", *DATA}
+    for suffix, folder in DATA.items():
+        found = [name for name in names_in(wheel) if name.endswith(suffix) and ".dist-info/" not in name]
+        assert found
+        assert all(name.startswith(f"tailspan_queries/{folder}/") for name in found)
     assert not [name for name in names_in(wheel) if "__pycache__" in name or "/tests/" in name]
 
 

@@ -45,7 +45,13 @@ def test_a_header_names_every_parameter_column_and_table(name: str) -> None:
     query = catalog.load(name)
     assert query.placeholders == {field.name: field.type for field in query.parameters}
     text = catalog.strip_comments(query.sql)
-    assert set(query.tables) == set(re.findall(r"\b(?:from|join)\s+(tailspan\.\w+)", text))
+    tables = set(re.findall(r"\b(?:from|join)\s+(tailspan\.\w+)", text))
+    for field in query.parameters:
+        if field.type == "Identifier":
+            # A table by parameter: its meaning says which ones it may be.
+            assert f"tailspan.{{{field.name}:Identifier}}" in text
+            tables |= {f"tailspan.{table}" for table in re.findall(r"\bspans(?:_\w+)?\b", field.meaning)}
+    assert set(query.tables) == tables
     assert query.purpose
     for column in query.columns:
         if column.name.endswith("_ns"):

@@ -11,8 +11,9 @@ from scipy import stats
 from tailspan_queries.compare import BEYOND, compare, needed
 from tailspan_queries.compare_records import LEVELS, REQUEST, STATISTICS, Comparison, Line, Sample
 from tailspan_queries.stats_blocks import Side, bins, differences, draw, drawn
-from tailspan_queries.stats_quantiles import interpolated_rows, quantiles, student_quantile, student_tail
+from tailspan_queries.stats_quantiles import interpolated_rows, quantiles
 from tailspan_queries.stats_strata import LEAST, stratify
+from tailspan_queries.stats_student import student_quantile, student_tail
 from tests.queries import compare_traffic as made
 from tests.queries.compare_traffic import HOUR_NS, Truth
 from tests.queries.traffic import BEGIN_NS

@@ -370,14 +370,14 @@ def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
 
 
 def test_the_interval_holds_no_gain_where_there_is_none() -> None:
-    """Of 200 comparisons of equal runs about one in twenty sees a gain: 1 to 10 % at sixty blocks."""
+    """Of 100 comparisons of equal runs about one in twenty sees a gain: 1 to 10 % at sixty blocks."""
     rng = np.random.default_rng(3)
     alarms = 0
-    for _ in range(200):
+    for _ in range(100):
         interval = gain_interval(made_sample(rng, 60, 300), made_sample(rng, 60, 300), "queue")
         assert interval is not None
         alarms += not interval[0] <= 0 <= interval[1]
-    assert 2 <= alarms <= 20
+    assert 1 <= alarms <= 10
 
 
 def test_a_gain_on_average_that_costs_the_tail_is_told() -> None:

@@ -107,7 +107,7 @@ def gather(client: Client, window: Window, filters: Filters, attribute: str = VE
         stages=stages,
         tail=tail_report(client, window, filters),
         latency=latency_report(client, window, filters),
-        series=latency_report(client, window, filters, Grouping(step_seconds=step_seconds(window))),
+        series=series_report(client, window, filters),
         buckets=bucket_rows(client, window, filters, traces),
         attribute=attribute,
         versions=version_rows(client, window, filters, attribute),
@@ -126,6 +126,14 @@ def whole_seconds(window: Window) -> Window:
     """Return the smallest window of whole seconds that holds this one."""
     begin, end = window.since_ns // NS_PER_SECOND, -(-window.until_ns // NS_PER_SECOND)
     return Window(begin * NS_PER_SECOND, end * NS_PER_SECOND)
+
+
+def series_report(client: Client, window: Window, filters: Filters) -> LatencyReport:
+    """Ask for latency over time; of a window of more than `MAX_BUCKETS` days for the last of them."""
+    step = step_seconds(window)
+    earliest_ns = (window.until_ns // NS_PER_SECOND // step - MAX_BUCKETS + 1) * step * NS_PER_SECOND
+    shown = Window(max(window.since_ns, earliest_ns), window.until_ns)
+    return latency_report(client, shown, filters, Grouping(step_seconds=step))
 
 
 def step_seconds(window: Window) -> int:

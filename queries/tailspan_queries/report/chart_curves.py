@@ -99,7 +99,7 @@ def mark(x: float, y: float, place: int, class_: str, tip: str) -> Markup:
     kind = place % MARKS
     if kind not in shapes:
         return svg.dot(x, y, class_, tip, 4)
-    return svg.element("path", svg.element("title", tip), d=shapes[kind], class_=class_)
+    return svg.element("path", *svg.tip_of(tip), d=shapes[kind], class_=class_)
 
 
 def labels(rows: list[StageRow], x: float, up: svg.Scale) -> list[Markup]:

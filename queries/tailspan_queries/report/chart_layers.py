@@ -21,7 +21,7 @@ ROW_PX = {svg.WIDE: 34, svg.NARROW: 26}
 LEFT = {svg.WIDE: 100, svg.NARROW: 74}
 WRITTEN_PX = 40
 """Width of a cell from which on it says how slow it is."""
-MOST_KINDS, MOST_LAYERS = 16, 200
+MOST_KINDS, MOST_LAYERS = 6, 128
 
 
 def heat_map(rows: Sequence[LayerRow], slow: Sequence[LayerRow], key: str, width: float) -> Markup:
@@ -39,7 +39,8 @@ def heat_map(rows: Sequence[LayerRow], slow: Sequence[LayerRow], key: str, width
         drawn.append(svg.text(left - 8, y + height / 2 + 4, svg.short(kind, 11), "tick", "end"))
         for place, layer in enumerate(layers):
             if row := cells.get((kind, layer)):
-                drawn.append(cell(row, svg.Frame(across(place), y, across(place + 1), y + height), row in slow, high))
+                box = svg.Frame(across(place), y, across(place + 1), y + height)
+                drawn.append(cell(row, box, row in slow, high, tips=width == svg.WIDE))
     bottom = len(kinds) * height
     every = math.ceil(len(layers) / (24 if width == svg.WIDE else 8))
     for place, layer in list(enumerate(layers))[::every]:
@@ -49,8 +50,8 @@ def heat_map(rows: Sequence[LayerRow], slow: Sequence[LayerRow], key: str, width
     return svg.picture(width, bottom + 52, "Device time of the parts of the model", said, key, *drawn)
 
 
-def cell(row: LayerRow, box: svg.Frame, slow: bool, high: float) -> Markup:
-    """Return one cell."""
+def cell(row: LayerRow, box: svg.Frame, slow: bool, high: float, *, tips: bool) -> Markup:
+    """Return one cell; a phone has no pointer, so that its cells go without tips."""
     name = part_name("part", row.layer, row.kind)
     tip = f"{name}: mean {units.duration(row.mean_ns)}, p99 {units.duration(row.p99_ns)}"
     if row.deviation_ratio is not None:
@@ -58,7 +59,9 @@ def cell(row: LayerRow, box: svg.Frame, slow: bool, high: float) -> Markup:
     gap = 2 if box.width > 8 else 0.5
     step = shade(row.mean_ns, high)
     style = f"h{step}{' slow' if slow else ''}"
-    drawn = svg.rect(box.left + gap / 2, box.top + 1, box.width - gap, box.bottom - box.top - 2, style, tip, 2)
+    drawn = svg.rect(
+        box.left + gap / 2, box.top + 1, box.width - gap, box.bottom - box.top - 2, style, tip if tips else "", 2
+    )
     if not slow or box.width < WRITTEN_PX:
         return drawn
     ink = "high" if step >= SHADES / 2 else "low"

@@ -40,7 +40,7 @@ def series(report: LatencyReport, window: Window, changes: Sequence[Change], wid
     latency = svg.Frame(left, top, right, top + LATENCY_PX)
     rates = svg.Frame(left, latency.bottom + GAP_PX, right, latency.bottom + GAP_PX + RATE_PX)
     tokens = svg.Frame(left, rates.bottom + GAP_PX, right, rates.bottom + GAP_PX + RATE_PX)
-    drawn = [*latency_panel(report, latency, across), *rate_panel(report, rates, across)]
+    drawn = [*latency_panel(report, latency, across, hover=wide), *rate_panel(report, rates, across)]
     drawn += bars_panel(
         report, tokens, across, lambda row: row.rate(row.output_tokens), "output tokens a second", "s-tokens"
     )
@@ -56,8 +56,8 @@ def series(report: LatencyReport, window: Window, changes: Sequence[Change], wid
     return svg.picture(width, tokens.bottom + 26, "Latency and load over time", description, "series", *drawn)
 
 
-def latency_panel(report: LatencyReport, frame: svg.Frame, across: svg.Scale) -> list[Markup]:
-    """Return the lines of latency."""
+def latency_panel(report: LatencyReport, frame: svg.Frame, across: svg.Scale, *, hover: bool) -> list[Markup]:
+    """Return the lines of latency; with `hover`, each point says its time under the pointer."""
     values = [value for row in report.rows for _, _, get in LINES if (value := get(row)) is not None]
     low, high = svg.log_range(values)
     up = svg.logarithmic(low, high, frame.bottom, frame.top)
@@ -66,7 +66,7 @@ def latency_panel(report: LatencyReport, frame: svg.Frame, across: svg.Scale) ->
         drawn.append(svg.line(frame.left, up(tick), frame.right, up(tick), "grid"))
         drawn.append(svg.text(frame.left - 6, up(tick) + 4, svg.tick_text(tick), "tick", "end"))
     for title, style, get in reversed(LINES):
-        drawn += broken_line(report, across, up, get, f"{style} line", title)
+        drawn += broken_line(report, across, up, get, f"{style} line", title, hover=hover)
     return drawn
 
 
@@ -77,6 +77,8 @@ def broken_line(
     get: Callable[[LatencyRow], float | None],
     class_: str,
     title: str,
+    *,
+    hover: bool,
 ) -> list[Markup]:
     """Return a line through the middles of buckets, broken where one is missing."""
     known = [(row, value) for row in report.rows if (value := get(row)) is not None and value > 0]
@@ -92,7 +94,9 @@ def broken_line(
             drawn.append(svg.path(points, class_))
         for (x, y), (row, value) in zip(points, run, strict=True):
             tip = f"{when(report, row)} {title}: {units.duration(value)}"
-            drawn.append(svg.dot(x, y, f"{class_.split()[0]} {'fill' if len(points) == 1 else 'hover'}", tip, 4))
+            alone = len(points) == 1
+            if alone or hover:
+                drawn.append(svg.dot(x, y, f"{class_.split()[0]} {'fill' if alone else 'hover'}", tip, 4))
     return drawn
 
 

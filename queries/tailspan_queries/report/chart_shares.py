@@ -15,6 +15,8 @@ from tailspan_queries.report.palette import stage_class
 from tailspan_queries.tail import EVERYTHING, TailReport, TailStage
 
 BAR_HEIGHT = 46
+LEAST_PX = 0.4
+"""Narrower parts are not drawn; the table has them."""
 LABELLED_PX = {svg.WIDE: 74, svg.NARROW: 46}
 """Width from which on a part has its share written in it."""
 
@@ -46,7 +48,7 @@ def stack(parts: list[TailStage], ratios: list[float], top: float, width: float)
     for row, ratio in zip(parts, ratios, strict=True):
         size = max(ratio, 0.0) / total * width
         tip = f"{row.stage}: {units.percent(ratio)}"
-        if size > 0:
+        if size >= LEAST_PX:
             drawn.append(svg.rect(left, top, max(size - 1.5, 0.5), BAR_HEIGHT, f"{stage_class(row.stage)} fill", tip))
         if size >= LABELLED_PX[int(width)]:
             style = f"{stage_class(row.stage)} on"

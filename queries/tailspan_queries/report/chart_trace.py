@@ -41,9 +41,7 @@ def waterfall(ledger: Ledger, key: str, width: float) -> Markup:
     for number, (title, (total_ns, spans)) in enumerate(rows.items()):
         y = frame.top + number * ROW_PX
         drawn.append(svg.text(frame.left - 8, y + 16, svg.short(title, 13), "small", "end"))
-        drawn += [
-            bar(stage, span, across, y, frame) for stage, span in list(zip(stages, spans, strict=True))[:MOST_BARS]
-        ]
+        drawn += [bar(stage, span, across, y, frame) for stage, span in spans[:MOST_BARS]]
         drawn.append(svg.text(width - RIGHT + 8, y + 16, units.duration(total_ns), "tick"))
     if 0 < ledger.request.ttft_ns <= end - begin:
         x = across(begin + ledger.request.ttft_ns)

@@ -42,6 +42,10 @@ class Table:
     more: int = 0
     """Rows that the command lists beyond these."""
 
+    def holds_words(self, column: int) -> bool:
+        """Say whether a column holds text rather than numbers."""
+        return not any(row[column].value for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

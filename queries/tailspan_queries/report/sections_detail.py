@@ -28,7 +28,7 @@ from tailspan_queries.report.parts import (
 from tailspan_queries.times import clock, datetime_ns
 from tailspan_queries.traces import Ledger
 
-MODELS, PARTS = 3, 60
+MODELS, PARTS = 2, 60
 """Models whose layers are drawn, and parts that the table lists."""
 
 

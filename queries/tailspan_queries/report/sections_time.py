@@ -166,6 +166,8 @@ def span_text(times: Percentiles) -> str:
 def series_section(answers: Answers, changes: tuple[Change, ...]) -> Section:
     """Show when it was slow, with what was changed."""
     report = answers.series
+    if not report.rows:
+        return Section("series", "When it was slow", "No request began in the time that could be drawn.")
     step = step_text(report.grouping.step_seconds)
     window = report.window
     legend = [(style, title) for title, style, _ in chart_series.LINES] + [("s-failed", "failed")]
@@ -189,7 +191,7 @@ def series_section(answers: Answers, changes: tuple[Change, ...]) -> Section:
         tuple((change.kind, f"{change.number} · {moment(change)} · {change.text}") for change in changes),
         (series_table(answers, columns),),
         (report.statement,),
-        (command(f"latency --over {over_text(report.grouping.step_seconds)}", answers.window, answers.filters),),
+        (command(f"latency --over {over_text(report.grouping.step_seconds)}", window, answers.filters),),
     )
 
 

@@ -21,6 +21,8 @@ WIDE, NARROW = 1040, 352
 """Widths for which each chart is drawn: for a desk or paper, and for a phone."""
 TIME_STEPS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600)
 LABEL_CHARACTERS = 26
+TIP_CHARACTERS, SAID_CHARACTERS = 200, 1000
+"""Longest text at one mark, and of a whole picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,8 @@ def picture(width: float, height: float, title: str, description: str, key: str,
     name, said = f"{key}-{width:.0f}-t", f"{key}-{width:.0f}-d"
     return element(
         "svg",
-        element("title", title, id=name),
-        element("desc", description, id=said),
+        element("title", short(title, TIP_CHARACTERS), id=name),
+        element("desc", short(description, SAID_CHARACTERS), id=said),
         *children,
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         role="img",
@@ -68,13 +70,24 @@ def picture(width: float, height: float, title: str, description: str, key: str,
 
 def text(x: float, y: float, words: str, class_: str = "", anchor: str = "start") -> Markup:
     """Return words at a point; `anchor` is start, middle or end."""
-    return element("text", words, x=x, y=y, class_=class_ or None, text_anchor=None if anchor == "start" else anchor)
+    return element(
+        "text",
+        short(words, TIP_CHARACTERS),
+        x=x,
+        y=y,
+        class_=class_ or None,
+        text_anchor=None if anchor == "start" else anchor,
+    )
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str, tip: str = "", rx: float = 0) -> Markup:
     """Return a rectangle; `tip` is shown under the pointer."""
-    children = [element("title", tip)] if tip else []
-    return element("rect", *children, x=x, y=y, width=max(width, 0.5), height=height, class_=class_, rx=rx or None)
+    return element("rect", *tip_of(tip), x=x, y=y, width=max(width, 0.5), height=height, class_=class_, rx=rx or None)
+
+
+def tip_of(words: str) -> list[Markup]:
+    """Return what a mark shows under the pointer; nothing for no words."""
+    return [element("title", short(words, TIP_CHARACTERS))] if words else []
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
@@ -89,7 +102,7 @@ def path(points: Iterable[tuple[float, float]], class_: str) -> Markup:
 
 def dot(x: float, y: float, class_: str, tip: str = "", radius: float = 3) -> Markup:
     """Return a point; `tip` is shown under the pointer."""
-    return element("circle", *([element("title", tip)] if tip else []), cx=x, cy=y, r=radius, class_=class_)
+    return element("circle", *tip_of(tip), cx=x, cy=y, r=radius, class_=class_)
 
 
 def linear(low: float, high: float, begin: float, end: float) -> Scale:

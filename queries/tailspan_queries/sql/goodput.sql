@@ -14,7 +14,7 @@
 --   attribute          String = ''            with `by` = attr: a key of the request span or else of its resource
 --   step_seconds       UInt32 = 0             length of a bucket of time; 0 = one bucket
 --   one_in             UInt32 = 1             read one trace in so many, chosen by its id; 1 = all
---   spans              Identifier = 'spans'   table to read: spans_sample, of every 16th trace, if 16 divides `one_in`
+--   spans              Identifier = 'spans'   spans, or spans_sample (of every 16th trace) if 16 divides `one_in`
 --   group_limit        UInt32 = 20            groups with the most requests that are listed
 --   ttft_slo_ns        Int64 = 0              limit that a request's TTFT may reach; 0 = none
 --   itl_slo_ns         Int64 = 0              limit that a request's ITL at its own p99 may reach; 0 = none
@@ -37,7 +37,7 @@
 --   itl_alone      UInt64             the same of ITL
 --   tpot_alone     UInt64             the same of TPOT
 --   e2e_alone      UInt64             the same of end-to-end time
--- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample, tailspan.steps
+-- Tables: tailspan.spans, tailspan.spans_sample, tailspan.engine_requests, tailspan.steps
 with
 longest as (
     select max(duration_ns) as e2e_ns

@@ -18,7 +18,7 @@
 --   attribute     String = ''           with `by` = attr: a key of the request span or, if it has none, of its resource
 --   step_seconds  UInt32 = 0            length of a bucket of time; 0 = one bucket
 --   one_in        UInt32 = 1            read one trace in so many, chosen by its id; 1 = all
---   spans         Identifier = 'spans'  table to read: spans_sample, of every 16th trace, if 16 divides `one_in`
+--   spans         Identifier = 'spans'  spans, or spans_sample (of every 16th trace) if 16 divides `one_in`
 --   group_limit   UInt32 = 20           groups with the most requests that are listed
 --   stage         String = ''           only this stage and `request`; empty = all
 -- Columns:
@@ -53,7 +53,7 @@
 --   gpu_p99_ns    Nullable(Float64)  ns
 --   gpu_p999_ns   Nullable(Float64)  ns
 --   gpu_max_ns    Nullable(Int64)    ns
--- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample, tailspan.steps
+-- Tables: tailspan.spans, tailspan.spans_sample, tailspan.engine_requests, tailspan.steps
 with
 longest as (
     select max(duration_ns) as e2e_ns

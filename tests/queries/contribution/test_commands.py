@@ -37,7 +37,7 @@ def _environment(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         ("different.txt", ["different", *PLANTED]),
         ("different_nothing.txt", ["different", *NOTHING, "--slowest", "2%"]),
         ("fairness.txt", ["fairness", *STARVED]),
-        ("fairness_even.txt", ["fairness", *PLANTED, "--by", "app.tenant", "-n", "0"]),
+        ("fairness_even.txt", ["fairness", *PLANTED, "--by", "attr:app.tenant", "-n", "0"]),
     ],
 )
 def test_output_is_as_documented(capsys: Capture, name: str, arguments: list[str]) -> None:

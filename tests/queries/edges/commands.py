@@ -61,7 +61,9 @@ COMMANDS: dict[str, list[str]] = {
     "query_events": ["query", "worker_events"],
     "query_longest_waits": ["query", "longest_waits", "--param", f"by={TENANT}", "--param", "limit=20"],
 }
-FIRST_OF_EACH = tuple({words[0] if words[0] != "query" else name: name for name, words in reversed(COMMANDS.items())}.values())
+FIRST_OF_EACH = tuple(
+    {words[0] if words[0] != "query" else name: name for name, words in reversed(COMMANDS.items())}.values()
+)
 """One for each command, and each query."""
 FORMATS = ("table", "json", "csv")
 WRITES_NUMBERS = re.compile(r"(?<![\w.\"'\[])-?(?:nan|NaN|inf|Infinity|None|null)(?!\w)")

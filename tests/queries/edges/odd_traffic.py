@@ -62,8 +62,8 @@ class Odd:
 
 def request(
     start_ns: int, e2e_ns: int = 100 * MS, parts: Parts = USUAL, keys: Mapping[str, Value] | None = None,
-    *, service: str = "chat", instance: str = "worker-0", model: str = "small", stage_keys: Mapping[str, Value] | None = None,
-    failed: bool = False, copies: int = 1,
+    *, service: str = "chat", instance: str = "worker-0", model: str = "small",
+    stage_keys: Mapping[str, Value] | None = None, failed: bool = False, copies: int = 1,
 ) -> Iterator[tuple[str, str, Span]]:  # fmt: skip
     """Yield the spans of a request, `copies` times."""
     trace_id = (next(_ids) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128)).to_bytes(16, "big")
@@ -122,7 +122,9 @@ def kinds() -> list[Odd]:
     for name, text in (("short_day", "2026-03-28T23:00"), ("long_day", "2026-10-24T22:00")):
         hours = {"short_day": 23, "long_day": 25}[name]
         begin_ns = ns(text)
-        found.append(Odd(name, Window(begin_ns, begin_ns + hours * HOUR), many(begin_ns, 2 * hours, HOUR // 2), 2 * hours))
+        found.append(
+            Odd(name, Window(begin_ns, begin_ns + hours * HOUR), many(begin_ns, 2 * hours, HOUR // 2), 2 * hours)
+        )
     ends = [*request(0, service="ages"), *request(ns("2261-12-31T23:59"), service="ages")]
     found.append(Odd("ages", Window(0, ns("2261-12-31T23:59:59")), ends, 2, service="ages"))
     return found
@@ -301,7 +303,9 @@ def engines(begin_ns: int) -> tuple[list[tuple[str, str, Span]], int]:
         attributes.ENGINE_ID: "e", attributes.STEP_FIRST: 9, attributes.STEP_LAST: 2, attributes.GPU_NS: 10**15,
     }, keys={attributes.ENGINE_ID: "e"})  # fmt: skip
     for number in range(1, 40):
-        step = traffic.Step(number, begin_ns + number * SECOND, (number % 5 - 1) * 10 * MS, number % 3, (number % 4 - 1) * MS)
+        step = traffic.Step(
+            number, begin_ns + number * SECOND, (number % 5 - 1) * 10 * MS, number % 3, (number % 4 - 1) * MS
+        )
         service, instance, span = traffic.step_span(step, "e")
         keys: dict[str, Value] = {
             attributes.GEN_AI_MODEL: "small", attributes.DEVICE: "cuda",

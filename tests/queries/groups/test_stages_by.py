@@ -312,7 +312,7 @@ def test_the_order_of_stages_is_that_of_the_attributes(name: str) -> None:
 
 
 def test_all_queries_spell_groups_alike() -> None:
-    """The text that makes a request's group is the same in `stages_by` and `latency`: they cannot drift apart."""
+    """The text that makes a request's group is the same in every query that makes groups: they cannot drift apart."""
 
     def between(name: str, begin: str, end: str) -> str:
         text = catalog.load(name).sql

@@ -18,12 +18,13 @@ from tailspan_queries.times import Window
 from tests.queries import engine_traffic, layer_traffic, ledger_traffic, traffic
 from tests.queries.traffic import BEGIN_NS, MINUTE_NS
 
+REQUESTS = 1500
 HOUR_NS = 60 * MINUTE_NS
 DAY_NS = 24 * HOUR_NS
 WINDOW = Window(BEGIN_NS, BEGIN_NS + HOUR_NS)
 DAY_BEFORE = Window(BEGIN_NS - DAY_NS, BEGIN_NS - DAY_NS + HOUR_NS)
 HOSTILE = Window(BEGIN_NS + 2 * DAY_NS, BEGIN_NS + 2 * DAY_NS + HOUR_NS)
-LONE = Window(BEGIN_NS + 4 * DAY_NS, BEGIN_NS + 4 * DAY_NS + HOUR_NS)
+LONE = Window(BEGIN_NS + 4 * DAY_NS + 5 * HOUR_NS, BEGIN_NS + 4 * DAY_NS + 6 * HOUR_NS)
 EMPTY = Window(BEGIN_NS + 6 * DAY_NS, BEGIN_NS + 6 * DAY_NS + HOUR_NS)
 DEPLOYED_NS, MENDED_NS = BEGIN_NS + 21 * MINUTE_NS, BEGIN_NS + 41 * MINUTE_NS
 VERSION = "service.version"
@@ -65,7 +66,7 @@ def one(rng: np.random.Generator, start_ns: int, offset_ns: int, *, broken: bool
     waits = broken and 21 <= minute < 41
     worker = int(rng.integers(3))
     prompt, tokens = int(rng.lognormal(6.3, 0.9)), int(rng.integers(2, 260))
-    pressure = (6 + 8 * math.sin((minute - 21) / 20 * math.pi)) * (2.5 if worker == 2 else 1) if waits else 1.0
+    pressure = (8 + 14 * math.sin((minute - 21) / 20 * math.pi)) * (2.5 if worker == 2 else 1) if waits else 1.0
     gaps = [round(gap) for gap in rng.lognormal(math.log(18e6), 0.35, tokens - 1)]
     wall = {
         "receive": rng.lognormal(math.log(0.3e6), 0.5),
@@ -100,11 +101,11 @@ def one(rng: np.random.Generator, start_ns: int, offset_ns: int, *, broken: bool
     return Sent(request, version, {"app.tenant": f"tenant-{int(rng.integers(6))}"})
 
 
-def hostile(count: int = 400) -> list[Sent]:
+def hostile(count: int = 900) -> list[Sent]:
     """Return requests whose every name is markup; those of one tenant are slow."""
     found = []
     for number, item in enumerate(incident(HOSTILE, count, 23, broken=False)):
-        slow = number % 20 == 0
+        slow = number % 30 == 7
         stages = (*item.request.stages, traffic.Stage(CLOSING, 9_000_000_000 if slow else 1_000_000))
         names = {"service": SCRIPT, "model": IMAGE, "instance": CLOSING, "stages": stages}
         keys = {"app.tenant": SCRIPT if slow else "tenant-1"}
