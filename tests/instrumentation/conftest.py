@@ -9,6 +9,7 @@ import pytest
 
 from tailspan.recorder import process
 from tailspan.settings import WORKER_DIR, Settings
+from tests.engines.recorded import Recorded
 from tests.support.otlp_sink import OtlpSink
 
 
@@ -26,6 +27,12 @@ def worker_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     process.start(Settings.from_environment())
     yield directory
     process.close()
+
+
+@pytest.fixture
+def recorded(worker_dir: Path) -> Recorded:
+    """What a started recorder wrote."""
+    return Recorded(worker_dir)
 
 
 @pytest.fixture
