@@ -28,4 +28,4 @@ select
     attributes_bool,
     resource
 from tailspan.spans
-where sipHash64(trace_id) % 16 = 0 and role in ('request', 'stage')
+where sipHash64(trace_id) % 4096 < 256 and role in ('request', 'stage')

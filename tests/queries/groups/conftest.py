@@ -43,7 +43,7 @@ def client(store: RunningCollector, grouped: list[Grouped], engines: list[engine
     requests = len(grouped) + len(served) + 2
     rolled_up = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
     assert wait_until(lambda: store.query(rolled_up)[0][0], lambda count: count >= requests) == requests
-    chosen = "role in ('request', 'stage') and sipHash64(trace_id) % 16 = 0"
+    chosen = "role in ('request', 'stage') and sipHash64(trace_id) % 4096 < 256"
     (expected,) = store.query(f"select count() from tailspan.spans where {chosen}")[0]
     sampled = "select count() from tailspan.spans_sample"
     assert wait_until(lambda: store.query(sampled)[0][0], lambda count: count >= expected) == expected

@@ -1,0 +1,93 @@
+"""Which traces are read where a window holds more requests than a question needs, and from which table.
+
+In: a client, a window, filters, how many requests to read at most. Out: `Sample`, the parameters `parts` and `spans` of
+the queries that read one.
+Traces fall into `PARTS` parts by a hash of their id, so that a sample is of whole traces, the same in every query, and
+ids need not begin at random. Table `spans_sample` holds the first `STORED` parts ordered by part: a sample reads what
+it needs. Where that table begins within the window, since it was made later, the sample is read from `spans`.
+Errors: `UserError` as `client` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailspan_queries.client import Client
+from tailspan_queries.filters import Filters
+from tailspan_queries.times import Window
+
+PARTS = 4096
+"""Parts that traces fall into: `sipHash64(trace_id) % 4096`."""
+STORED = 256
+"""Of these, the first ones are in table `spans_sample`."""
+SCAN_LIMIT = 400_000
+"""Stored requests up to which `spans` is gone through for a sample of them, which is larger than the stored one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The first `parts` of `PARTS` parts of all traces; `stored` where table `spans_sample` has them."""
+
+    parts: int = PARTS
+    stored: bool = False
+
+    @property
+    def parameters(self) -> dict[str, str | int]:
+        """The query parameters that say this."""
+        return {"parts": self.parts, "spans": "spans_sample" if self.stored else "spans"}
+
+    @property
+    def whole(self) -> bool:
+        """Say whether every request is read."""
+        return self.parts == PARTS
+
+    @property
+    def ratio(self) -> float:
+        """Part of the traces that is read, above 0 and at most 1."""
+        return self.parts / PARTS
+
+    @property
+    def text(self) -> str:
+        """The part of the traces as it is printed, such as `1.6 % of the traces`."""
+        return f"{100 * self.ratio:.2g} % of the traces"
+
+
+WHOLE = Sample()
+
+
+def choose(client: Client, window: Window, filters: Filters, limit: int, *, everything: bool = False) -> Sample:
+    """Return the largest sample of about `limit` requests that need not be searched for among too many others."""
+    if everything:
+        return WHOLE
+    return sample_of(kept_requests(client, window, filters), limit, lambda: covers(client, window))
+
+
+def sample_of(kept: int, limit: int, covered: Callable[[], bool]) -> Sample:
+    """Return the sample of `kept` stored requests; `covered` says whether `spans_sample` holds its part of them."""
+    if kept <= limit:
+        return WHOLE
+    parts = max(1, PARTS * limit // kept)
+    if kept <= SCAN_LIMIT or not covered():
+        return Sample(parts)
+    return Sample(min(parts, STORED), stored=True)
+
+
+def kept_requests(client: Client, window: Window, filters: Filters) -> int:
+    """Return how many stored requests the window holds, to the minute."""
+    row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
+    return int(row["window_kept"])
+
+
+def covers(client: Client, window: Window) -> bool:
+    """Say whether `spans_sample` and `stage_hours` hold the whole window."""
+    row = client.run("coverage", window.parameters).records()[0]
+    return bool(row["covered_since"] == row["first_hour"])
+
+
+def statement(sample: Sample, what: str) -> str:
+    """Say what a sample does to percentiles and counts."""
+    return (
+        f"{what} over {sample.text} (--exact reads all): percentile q of n requests read is\n"
+        "within 2√(q(1-q)/n) of its rank, 19 times in 20; counts are scaled up"
+    )
