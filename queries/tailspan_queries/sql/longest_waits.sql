@@ -1,5 +1,7 @@
 -- Purpose: the requests that waited longest in the queue, each with the value of an attribute
 -- The wait is that of one stage `queue`; an evicted request waits again under `preempted`.
+-- The rollup by minute knows the longest wait of each minute and instance, so that only the minutes are read that can
+-- hold one of the longest, and those that are not whole at the ends of the window.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive; requests that began to wait in it
 --   until     DateTime64(9, 'UTC')  end of the window, exclusive
@@ -15,8 +17,34 @@
 --   wait_ns   Int64                   ns, wall time of the stage
 --   e2e_ns    Int64                   ns, end-to-end time; 0 if the span of the request is not stored
 --   instance  LowCardinality(String)  service.instance.id
--- Tables: tailspan.spans, tailspan.stages
+-- Tables: tailspan.spans, tailspan.stage_minutes, tailspan.stages
 with
+{since:DateTime64(9, 'UTC')} as window_begin,
+{until:DateTime64(9, 'UTC')} as window_end,
+
+longest_minutes as (
+    select minute
+    from tailspan.stage_minutes
+    where
+        stage = 'queue'
+        and minute >= window_begin
+        and minute < toStartOfMinute(window_end)
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    group by service, model, instance, minute
+    order by max(wall_max_ns) desc, minute asc
+    limit {limit:UInt32}
+),
+
+-- In the unit of the primary key of `spans`.
+read_times as (
+    select toStartOfFiveMinutes(minute) as five_minutes
+    from longest_minutes
+    union distinct
+    select toStartOfFiveMinutes(arrayJoin([window_begin, window_end])) as five_minutes
+),
+
 longest as (
     select
         trace_id,
@@ -29,6 +57,7 @@ longest as (
     from tailspan.stages
     where
         stage = 'queue'
+        and toStartOfFiveMinutes(start) in (select five_minutes from read_times)
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
@@ -36,6 +65,12 @@ longest as (
         and ({instance:String} = '' or instance = {instance:String})
     order by wall_ns desc, trace_id asc, request_span_id asc
     limit {limit:UInt32}
+),
+
+-- A request begins before its wait, by less than an hour.
+request_times as (
+    select toStartOfFiveMinutes(start) - toIntervalMinute(5 * arrayJoin(range(13))) as five_minutes
+    from longest
 ),
 
 asked as (
@@ -56,9 +91,7 @@ asked as (
     from tailspan.spans
     where
         role = 'request'
-        -- A request begins before its wait, by less than an hour.
-        and start >= {since:DateTime64(9, 'UTC')} - toIntervalHour(1)
-        and start < {until:DateTime64(9, 'UTC')}
+        and toStartOfFiveMinutes(start) in (select five_minutes from request_times)
         and trace_id in (select trace_id from longest)
 )
 
