@@ -36,6 +36,7 @@ from benchmarks.traffic.served import CORES, Cost, Served, run_child, serve
 from tailspan.errors import UserError
 from tailspan_queries import catalog
 from tailspan_queries.client import Client, connect
+from tailspan_queries.lookup import span_window
 
 REQUESTS = 10_000_000
 GOAL_ROLLUP_MS, GOAL_ERROR, GOAL_TRACE_MS, GOAL_QUESTION_S = 100.0, 0.01, 50.0, 2.0
@@ -194,7 +195,7 @@ def traces(bench: Bench) -> None:
     def ours(number: int) -> None:
         bounds = {"first": chosen[number], "last": chosen[number]}
         row = bench.client.run("trace_lookup", bounds).records()[0]
-        parameters = {"trace_id": chosen[number], "since": row["start"], "until": bench.window.until}
+        parameters = {"trace_id": chosen[number], **span_window(row).parameters}
         asked[:] = [(catalog.load("trace_lookup"), bounds), (catalog.load("trace"), parameters)]
         if not bench.client.run("trace", parameters).rows:
             raise RuntimeError(f"trace {chosen[number]} has no spans")

@@ -9,7 +9,8 @@ without the truth. Intervals are Wilson's, 95 %.
 Each hour is about one round of an arrival trace, so that two hours are more alike than they are in production:
 `bench_regress` draws its hours in stretches of five minutes, through an engine that drifts, and its false alarms are
 the ones to believe. The goals hold for the largest size; a share of false alarms may exceed 5 % by two standard errors.
-TAILSPAN_BENCH_REPETITIONS sets another number of repetitions. Without the traces nothing is measured, which is said.
+TAILSPAN_BENCH_REPETITIONS sets another number of repetitions, TAILSPAN_BENCH_TRUTHS repeats only these truths, such as
+`starved,even`. Without the traces nothing is measured, which is said.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from rich.table import Table
 from benchmarks.result import Result
 from benchmarks.traffic import arrivals
 from benchmarks.traffic.fleet import FLEET
-from benchmarks.truths_decisions import REPEATED
+from benchmarks.truths_decisions import REPEATED, Outcome
 from tailspan.errors import UserError
 from tailspan_queries.regress import FALSE_ALARMS
 
@@ -82,13 +83,26 @@ def count(size: int, seeds: Sequence[int]) -> tuple[Counts, Counts]:
     """Return how often each decision fell with the truth (True) and without, and how often it was asked for."""
     fell, asked = Counts(), Counts()
     for seed in seeds:
-        for repeat in REPEATED:
+        for repeat in chosen():
             for key, outcome in repeat(size, seed).items():
                 for planted, said in zip((True, False), outcome, strict=True):
                     if said is not None:
                         fell[key, planted] += said
                         asked[key, planted] += 1
     return fell, asked
+
+
+def chosen() -> list[Callable[[int, int], Outcome]]:
+    """Return what is repeated.
+
+    Raises: UserError for a name that is none of `REPEATED`.
+    """
+    names = [name for name in os.environ.get("TAILSPAN_BENCH_TRUTHS", "").split(",") if name] or list(REPEATED)
+    if unknown := [name for name in names if name not in REPEATED]:
+        raise UserError(
+            f"TAILSPAN_BENCH_TRUTHS names no truth: {', '.join(unknown)}", f"Name some of {', '.join(REPEATED)}"
+        )
+    return [REPEATED[name] for name in names]
 
 
 def wilson(hits: int, count: int) -> tuple[float, float]:
@@ -103,7 +117,11 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 
 def measure(repetitions: int, sizes: Sequence[int] = SIZES) -> dict[int, tuple[Counts, Counts]]:
-    """Repeat, in as many processes as there are cores; the sizes have seeds of their own."""
+    """Repeat, in as many processes as there are cores; the sizes have seeds of their own.
+
+    Raises: UserError as `chosen` does.
+    """
+    chosen()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     tasks = [
@@ -129,6 +147,8 @@ def table(found: Mapping[int, tuple[Counts, Counts]]) -> Table:
         drawn.add_column(f"{size:,} an hour", justify="right")
         drawn.add_column("without", justify="right")
     for key, decision in DECISIONS.items():
+        if not any(asked[key, planted] for _, asked in found.values() for planted in (True, False)):
+            continue
         cells = [share(*found[size], (key, planted)) for size in found for planted in (True, False)]
         drawn.add_row(decision.truth, decision.text, *cells)
     return drawn

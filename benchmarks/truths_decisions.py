@@ -107,7 +107,7 @@ def mix_shift(size: int, seed: int) -> Outcome:
     truth, service = TRUTHS["mix-shift"], SERVICES["code"]
     plan, records = traffic(service, size, seed, *([truth] if isinstance(truth, Mix) else []))
     with_mix = compared(plan, records)
-    control_service = replace(SERVICES["search"], most_of_trace=service.most_of_trace)
+    control_service = nothing_planted()
     control_plan, control_records = traffic(control_service, size, seed)
     control = compared(control_plan, control_records)
     whole = [replace(side, parts={REQUEST: side.parts[REQUEST]}) for side in (with_mix.before, with_mix.after)]
@@ -125,8 +125,18 @@ def mix_shift(size: int, seed: int) -> Outcome:
         "control.regress": (None, alarm(control)),
         "control.compare": (None, moved(control, "p99")),
         "control.different": (None, named(control_plan, control_records, control_service, NOTHING)),
-        "control.fairness": (None, bool(aggregates.fairness_report(control_records, control_plan).risen)),
     }
+
+
+def nothing_planted() -> Service:
+    """Return a service in which nothing is planted, with as many arrivals of its trace as the one of `mix_shift`."""
+    return replace(SERVICES["search"], most_of_trace=SERVICES["code"].most_of_trace)
+
+
+def even(size: int, seed: int) -> Outcome:
+    """Nothing is planted, and all classes wait alike."""
+    plan, records = traffic(nothing_planted(), size, seed)
+    return {"control.fairness": (None, bool(aggregates.fairness_report(records, plan).risen))}
 
 
 def starved(size: int, seed: int) -> Outcome:
@@ -156,4 +166,4 @@ def shifts(size: int, seed: int) -> Outcome:
     return found
 
 
-REPEATED = (slow_worker, tail_worse, mix_shift, starved, shifts)
+REPEATED = {repeat.__name__: repeat for repeat in (slow_worker, tail_worse, mix_shift, even, starved, shifts)}

@@ -25,6 +25,7 @@ from tailspan_queries.compare_read import BLOCKS
 from tailspan_queries.compare_records import REQUEST, TTFT, Group, Part, Sample
 from tailspan_queries.fairness import LONG, FairnessReport, WaitClass
 from tailspan_queries.filters import ALL
+from tailspan_queries.sampling import WHOLE
 from tailspan_queries.tail import TailReport, TailStage
 from tailspan_queries.times import Window
 
@@ -103,7 +104,7 @@ def tail_report(records: np.ndarray, traffic: Traffic) -> TailReport:
             )
         )
     window = Window(traffic.begin_ns, halves(traffic)[1].until_ns)
-    return TailReport(window, ALL, TAIL, "all", 1, tuple(rows))
+    return TailReport(window, ALL, TAIL, "all", WHOLE, tuple(rows))
 
 
 def different_rows(
@@ -115,9 +116,10 @@ def different_rows(
     slow = whole_ns >= threshold_ns
     order = np.argsort(records["start_ns"], kind="stable")
     block = np.empty(count, np.int64)
-    block[order] = np.arange(count) * _TIME_BLOCKS // count
-    numbers = np.where(slow, np.cumsum(slow) - 1, _SLOW_MEMBERS + np.cumsum(~slow) - 1)
-    chosen = numbers < np.where(slow, _SLOW_MEMBERS, _SLOW_MEMBERS + _OTHER_MEMBERS)
+    begins = np.arange(1, _TIME_BLOCKS) * count // _TIME_BLOCKS
+    block[order] = np.searchsorted(begins, np.arange(count), side="right")
+    numbers = np.where(slow, 2 * np.cumsum(slow) - 2, 2 * np.cumsum(~slow) - 1)
+    chosen = numbers < 2 * np.where(slow, _SLOW_MEMBERS, _OTHER_MEMBERS)
     walls = stage_walls(records)
     del walls[attr.UNATTRIBUTED]
     rows = []
@@ -197,19 +199,23 @@ def fairness_report(records: np.ndarray, traffic: Traffic) -> FairnessReport:
     first, second = halves(traffic)
     earlier = records["start_ns"] < second.since_ns
     waits = records["queue_ns"].astype(np.int64)
+    return waits_report(waits, earlier, records["priority"], Window(first.since_ns, second.until_ns), first)
+
+
+def waits_report(
+    waits: Ints, earlier: npt.NDArray[np.bool_], priorities: np.ndarray, window: Window, first: Window
+) -> FairnessReport:
+    """Return who waits, from the waits (n,) of a window in the order of time; `earlier` are those of its first part."""
     long_ns = float(np.quantile(waits, 0.5)) * LONG
-    keys = sorted(np.unique(records["priority"]).tolist(), key=lambda key: -int((records["priority"] == key).sum()))
-    masks = [("", np.ones(len(records), bool)), *((str(key), records["priority"] == key) for key in keys)]
+    keys = sorted(np.unique(priorities).tolist(), key=lambda key: -int((priorities == key).sum()))
+    masks = [("", np.ones(len(waits), bool)), *((str(key), priorities == key) for key in keys)]
     rows = [_wait_class(key, waits[mask], earlier[mask], long_ns) for key, mask in masks]
-    window = Window(first.since_ns, second.until_ns)
-    return FairnessReport(window, first, ALL, "priority", LONG, 1, rows[0], tuple(rows[1:]), ())
+    return FairnessReport(window, first, ALL, "priority", LONG, WHOLE, rows[0], tuple(rows[1:]), ())
 
 
 def _wait_class(key: str, waits: Ints, earlier: npt.NDArray[np.bool_], long_ns: float) -> WaitClass:
     """Return a class from its waits in the order of time; without a key it is everyone."""
     count = len(waits)
-    beyond = np.zeros(count, bool)
-    beyond[np.argsort(-waits, kind="stable")[: int(max(0.01 * count, min(0.1 * count, 32)))]] = True
     p50, p90, p95, p99 = np.quantile(waits, (0.5, 0.9, 0.95, 0.99)).tolist()
     before, after = (
         np.quantile(waits[mask], (0.5, 0.99)).tolist() if mask.any() else (None, None) for mask in (earlier, ~earlier)
@@ -234,14 +240,12 @@ def _wait_class(key: str, waits: Ints, earlier: npt.NDArray[np.bool_], long_ns: 
         after_requests=count - int(earlier.sum()),
         after_p50_ns=after[0],
         after_p99_ns=after[1],
-        before_beyond=_by_block(beyond[earlier]),
-        after_beyond=_by_block(beyond[~earlier]),
+        before_blocks_ns=_by_block(waits[earlier]),
+        after_blocks_ns=_by_block(waits[~earlier]),
     )
 
 
-def _by_block(beyond: npt.NDArray[np.bool_]) -> tuple[float, ...]:
-    """Return the share beyond in each of the blocks with equally many requests."""
-    block = np.arange(len(beyond)) * _WAIT_BLOCKS // max(len(beyond), 1)
-    sizes = np.bincount(block, minlength=_WAIT_BLOCKS)
-    hits = np.bincount(block, beyond, _WAIT_BLOCKS)
-    return tuple((hits[sizes > 0] / sizes[sizes > 0]).tolist())
+def _by_block(waits: Ints) -> tuple[float, ...]:
+    """Return the P99 in each of the blocks with equally many requests."""
+    block = np.arange(len(waits)) * _WAIT_BLOCKS // max(len(waits), 1)
+    return tuple(float(np.quantile(waits[block == number], 0.99)) for number in np.unique(block))

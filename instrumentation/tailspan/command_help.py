@@ -40,7 +40,7 @@ EXAMPLES = {
     "regress": ("tailspan regress", "tailspan regress --since 2h --baseline 9d..8d --statistic p95"),
     "whatif": (
         "tailspan whatif --stage decode --speedup 1.3",
-        "tailspan whatif --batch 16 --rate 1.5",
+        "tailspan whatif --batch 16 --arrivals 1.5",
         "tailspan whatif",
     ),
     "report": ("tailspan report --since 6h -o incident.html",),

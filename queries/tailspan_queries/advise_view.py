@@ -73,9 +73,7 @@ def ranking(report: Advice) -> Table:
 
 def signed(ratio: float | None) -> str:
     """Return a change with its sign; what is no change has none."""
-    if ratio is None or abs(ratio) < 5e-5:
-        return units.ABSENT if ratio is None else "0"
-    return f"{'+' if ratio > 0 else ''}{units.percent(ratio)}"
+    return "0" if ratio is not None and abs(ratio) < 5e-5 else units.signed(ratio)
 
 
 def remedy_table(row: Gain) -> Table:

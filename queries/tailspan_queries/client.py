@@ -28,6 +28,7 @@ CONNECT_TIMEOUT_S = 5
 QUERY_TIMEOUT_S = 300
 _NO_TABLES = (60, 81)
 _NO_ACCESS = (193, 194, 497, 516)
+_NO_MEMORY = 241
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,11 @@ def rejected(name: str, error: Exception, url: str) -> UserError:
         return UserError(
             f"ClickHouse at {url} refused the login",
             "Put user and password, or any name and a token, into the address: http://USER:PASSWORD@HOST",
+        )
+    if code == _NO_MEMORY:
+        return UserError(
+            f"{name} needs more memory than the ClickHouse at {url} has for a query",
+            "Ask for a shorter window or one --service or --model, and leave --exact out",
         )
     return UserError(f"ClickHouse rejected {name}: {first_sentence(str(error))}", "Correct the query or its parameters")
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tailspan_queries import compare_findings as findings
 from tailspan_queries.client import Client
-from tailspan_queries.compare_read import DEFAULT_LIMIT, read_sample
+from tailspan_queries.compare_read import DEFAULT_LIMIT, read_samples
 from tailspan_queries.compare_records import LEVELS, REQUEST, STATISTICS, TTFT, Comparison, Group, Line, Sample
 from tailspan_queries.records import STAGE_ORDER
 from tailspan_queries.stats_blocks import DRAWS, Difference, Draws, Side, differences, draw
@@ -29,10 +29,10 @@ PARTS_FIRST = (REQUEST, TTFT)
 
 
 def compare_groups(
-    client: Client, before: Group, after: Group, *, adjust: bool = True, limit: int = DEFAULT_LIMIT
+    client: Client, before: Group, after: Group, *, adjust: bool = True, limit: int | None = DEFAULT_LIMIT
 ) -> Comparison:
-    """Read both sides and compare them."""
-    return compare(read_sample(client, before, limit), read_sample(client, after, limit), adjust=adjust)
+    """Read both sides, of each about `limit` requests or with None all, and compare them."""
+    return compare(*read_samples(client, before, after, limit), adjust=adjust)
 
 
 def compare(before: Sample, after: Sample, *, adjust: bool = True, draws: int = DRAWS) -> Comparison:
@@ -92,7 +92,7 @@ def side(sample: Sample, strata: NDArray[np.int64], part: str) -> Side:
 
 def effective(weights: NDArray[np.float64]) -> float:
     """Return how many requests of equal weight would tell as much (Kish)."""
-    squares = float(weights @ weights)
+    squares = float(np.square(weights).sum())
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
 

@@ -59,6 +59,7 @@ def side_options(function: Function) -> Function:
     show_default=True,
     help="Requests of each side to read; of more, a sample.",
 )
+@click.option("--exact", is_flag=True, help="Read all requests, however many.")
 @options.window_options
 @options.filter_options
 @options.output_options
@@ -70,6 +71,7 @@ def compare_command(
     adjust: bool,
     full: bool,
     limit: int,
+    exact: bool,
     since: str,
     until: str,
     service: str,
@@ -87,7 +89,7 @@ def compare_command(
     else:
         sides = window_groups(before, after, filters, time.time_ns())
     with connected(url) as client:
-        report = compare_groups(client, *sides, adjust=adjust, limit=limit)
+        report = compare_groups(client, *sides, adjust=adjust, limit=None if exact else limit)
         for note in notes(client, report):
             console.note(note)
     if form == "json":

@@ -6,6 +6,7 @@ from tailspan_queries import units
 from tailspan_queries.compare_records import REQUEST, TTFT, Comparison, Line
 from tailspan_queries.stats_blocks import LEAST_BLOCKS
 from tailspan_queries.stats_strata import Strata
+from tailspan_queries.units import signed
 
 NAMES = {REQUEST: "end-to-end", TTFT: "TTFT"}
 TAIL = ("p99", "p95")
@@ -23,12 +24,6 @@ PRESENCE = 0.02
 def title(part: str) -> str:
     """Return a part's name in a sentence."""
     return NAMES.get(part, part)
-
-
-def signed(ratio: float | None) -> str:
-    """Return a change with its sign."""
-    text = units.percent(ratio, 0 if ratio is not None and abs(ratio) >= 10 else 1)
-    return f"+{text}" if ratio is not None and ratio > 0 else text
 
 
 def findings(report: Comparison) -> tuple[str, ...]:
@@ -173,11 +168,13 @@ def errors(report: Comparison) -> str:
 
 
 def sampled(report: Comparison) -> str:
-    """Say how many requests were read if not all."""
-    if report.before.kept_ratio == 1 and report.after.kept_ratio == 1:
+    """Say which part of the requests was read if not all."""
+    sides = (report.before, report.after)
+    if all(side.kept_ratio == 1 for side in sides):
         return ""
-    told = " and ".join(f"{side.size:,} of about {side.requests:,.0f}" for side in (report.before, report.after))
-    return f"read a sample: {told} requests (--requests reads more)"
+    parts = dict.fromkeys(f"{100 * side.kept_ratio:.2g} %" for side in sides)
+    told = " and ".join(f"{side.size:,} of about {side.requests:,.0f}" for side in sides)
+    return f"read {told} requests: {' and '.join(parts)} of the traces (--exact reads all)"
 
 
 def presence(report: Comparison) -> list[str]:

@@ -1,10 +1,10 @@
 """The comparison for people (rich), programs (JSON) and spreadsheets (CSV).
 
-JSON, stable: `before` and `after` {windows, filters, attribute, value, requests, read_requests, rate_per_s,
+JSON, stable: `before` and `after` {windows, filters, attribute, value, requests, read_requests, read_ratio, rate_per_s,
 error_ratio, block_ns, blocks}, `adjusted`, `strata`, `lines` [{part, statistic, before_count, after_count, before_ns,
 mix_ns, adjusted_ns, after_ns, change_ns, change_ratio, low_ns, high_ns, low_ratio, high_ratio, p_value, verdict,
-too_few}], `findings`, `cautions`. `low_ns` to `high_ns` is the 95 % interval of `change_ns`, which is after less
-adjusted; the ratios are of adjusted. CSV: the lines.
+too_few}], `findings`, `cautions`. `read_ratio` is the part of the traces that was read. `low_ns` to `high_ns` is the
+95 % interval of `change_ns`, which is after less adjusted; the ratios are of adjusted. CSV: the lines.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
 from tailspan_queries.breakdown import new_table, plural
-from tailspan_queries.compare_findings import NAMES, signed, title
+from tailspan_queries.compare_findings import NAMES, title
 from tailspan_queries.compare_records import REQUEST, STATISTICS, Comparison, Group, Line, Sample
 from tailspan_queries.console import STAGE_STYLES
 from tailspan_queries.times import clock
+from tailspan_queries.units import signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -166,6 +167,7 @@ def side_json(sample: Sample) -> dict[str, Any]:
         "value": group.value,
         "requests": round(sample.requests),
         "read_requests": sample.size,
+        "read_ratio": sample.kept_ratio,
         "rate_per_s": sample.rate,
         "error_ratio": sample.error_ratio,
         "block_ns": sample.block_ns,

@@ -2,7 +2,8 @@
 
 Colour only on a terminal and without `NO_COLOR`; off a terminal a line is `PLAIN_WIDTH` columns unless `COLUMNS` says
 otherwise, so that a table in a log is as readable as on a screen. Names and values come from whoever sends spans: what
-could steer a terminal is left out of tables, CSV and notes, JSON has it escaped, and nothing is read as markup.
+could steer a terminal is left out of tables, CSV and notes, JSON has it escaped, and nothing is read as markup. A text
+that a spreadsheet would run as a formula has an apostrophe before it in CSV.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tailspan import attributes
+from tailspan.spreadsheet import inert
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -96,7 +98,7 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows as RFC 4180 CSV with a header line; a missing value is empty."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for row in (columns, *rows):
-        writer.writerow([harmless(field) if isinstance(field, str) else field for field in map(cell, row)])
+        writer.writerow([inert(harmless(field)) if isinstance(field, str) else field for field in map(cell, row)])
 
 
 def print_report(

@@ -44,65 +44,61 @@ def attribute_key(_context: click.Context, _option: click.Parameter, value: str)
     "--by", default=tail_shares.EVERYTHING, metavar="DIM", callback=attribute_key, help=f"A table for each {BY_HELP}"
 )
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, help="Tables with --by.")
-@options.window_options
-@options.filter_options
+@click.option("--exact", is_flag=True, help="Read all requests, however many.")
+@options.selection_options
 @options.output_options
 def tail_command(
     quantile: float,
     by: str,
     limit: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    exact: bool,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show what the tail is made of that the mean is not: shares of mean, tail, variance and critical path."""
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
-        report = tail_shares.tail_report(client, chosen.window, chosen.filters, quantile, by, limit)
+        report = tail_shares.tail_report(client, chosen.window, chosen.filters, quantile, by, limit, everything=exact)
         if not report.rows:
             console.note(empty_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(tail_view.tail_json(report))
-    elif form == "csv":
-        console.print_csv(*tail_view.tail_csv(report))
-    elif report.rows:
-        console.print_table(tail_view.render_tail(report, console.console().width))
+    if report.nobody_has_it:
+        console.note(f"no request has the attribute {by}; `tailspan trace ID` lists those of a request")
+    console.print_report(
+        form,
+        lambda: tail_view.tail_json(report),
+        lambda: tail_view.tail_csv(report),
+        lambda width: tail_view.render_tail(report, width),
+        has_rows=report.rows and not report.nobody_has_it,
+    )
 
 
 @click.command("different")
 @click.option("--slowest", default="1%", show_default=True, metavar="PERCENT", help="Which requests are the slow ones.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Groups to list.")
-@options.window_options
-@options.filter_options
+@click.option("--exact", is_flag=True, help="Read all requests, however many.")
+@options.selection_options
 @options.output_options
 def different_command(
     slowest: str,
     limit: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    exact: bool,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show what is different about the slow requests: attributes that are over-represented among them."""
     share = parse_percent("--slowest", slowest)
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
-        report = different_groups.different_report(client, chosen.window, chosen.filters, share)
+        report = different_groups.different_report(client, chosen.window, chosen.filters, share, everything=exact)
         if not report.requests:
             console.note(empty_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(different_view.different_json(report))
-    elif form == "csv":
-        console.print_csv(*different_view.different_csv(report))
-    elif report.requests:
-        console.print_table(different_view.render_different(report, limit))
+    console.print_report(
+        form,
+        lambda: different_view.different_json(report),
+        lambda: different_view.different_csv(report),
+        lambda _width: different_view.render_different(report, limit),
+        has_rows=report.requests,
+    )
 
 
 @click.command("fairness")
@@ -125,35 +121,34 @@ def different_command(
 @click.option(
     "-n", "--waits", type=click.IntRange(0, 1000), default=5, show_default=True, help="Longest waits to list."
 )
-@options.window_options
-@options.filter_options
+@click.option("--exact", is_flag=True, help="Read all requests, however many.")
+@options.selection_options
 @options.output_options
 def fairness_command(
     by: str,
     times: float,
     baseline: str,
     waits: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    exact: bool,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show who waits in the queue, by priority or another attribute: percentiles, starvation, tails that rise."""
     before = parse_baseline(baseline, time.time_ns()) if baseline else None
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
-        report = fairness_waits.fairness_report(client, chosen.window, chosen.filters, by, times, before, waits=waits)
+        report = fairness_waits.fairness_report(
+            client, chosen.window, chosen.filters, by, times, before, waits=waits, everything=exact
+        )
         if report.everyone is None:
             console.note(no_rows_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(fairness_view.fairness_json(report))
-    elif form == "csv":
-        console.print_csv(*fairness_view.fairness_csv(report))
-    elif report.everyone is not None:
-        console.print_table(fairness_view.render_fairness(report, console.console().width))
+    console.print_report(
+        form,
+        lambda: fairness_view.fairness_json(report),
+        lambda: fairness_view.fairness_csv(report),
+        lambda width: fairness_view.render_fairness(report, width),
+        has_rows=report.everyone is not None,
+    )
 
 
 def parse_percent(option: str, text: str) -> float:

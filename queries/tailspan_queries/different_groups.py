@@ -7,8 +7,8 @@ all below it another. In: rows. Out: `Group` records. Units: ns, weighted counts
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,8 @@ TITLES = {
     attributes.PRIORITY: "priority",
     attributes.LORA: "LoRA",
     attributes.OUTCOME: "outcome",
-    "name": "span name",
 }
 """Short names for people; others are shown as they are."""
-SLOW_MEMBERS = 1000
-"""Members with smaller numbers are slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +52,13 @@ class Group:
     stage_sums: Mapping[str, tuple[float, float]]
     """Of each stage the sum over all requests and over slow ones, ns."""
     members: frozenset[int]
+    """Numbers of its requests in the sample that all groups share; those of slow ones are even."""
 
     @property
     def name(self) -> str:
         """The group in words."""
         sign = "" if self.relation == "=" else f"{self.relation} "
         return f"{TITLES.get(self.attribute, self.attribute)} {sign}{self.value}"
-
-    @property
-    def slow_members(self) -> frozenset[int]:
-        """Numbers of its slow requests in the sample that all groups share."""
-        return frozenset(number for number in self.members if number < SLOW_MEMBERS)
 
     def slow_stage_means(self) -> dict[str, float]:
         """Return the mean of each stage over slow requests, ns."""
@@ -136,17 +129,13 @@ def groups_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Group | None, list[Gro
 
 def ordered_groups(classes: Sequence[Group]) -> list[Group]:
     """Return for each bound between classes what is at or above it, and what is below."""
+    below = list(accumulate(classes, united))
+    above = list(accumulate(reversed(classes), united))[::-1]
     found = []
     for place in range(1, len(classes)):
         bound = classes[place].value
-        for relation, part in ((">=", classes[place:]), ("<", classes[:place])):
-            whole = reduce(united, part)
-            found.append(renamed(whole, relation, bound))
+        found += [
+            replace(above[place], relation=">=", value=bound),
+            replace(below[place - 1], relation="<", value=bound),
+        ]
     return found
-
-
-def renamed(group: Group, relation: str, value: str) -> Group:
-    """Return a group under another name."""
-    from dataclasses import replace
-
-    return replace(group, relation=relation, value=value)

@@ -1,9 +1,11 @@
 """The report about what is different, for people (rich), programs (JSON) and spreadsheets (CSV).
 
-JSON, stable: `window`, `filters`, `slowest`, `threshold_ns`, `requests`, `kept_requests`, `kept_slow`, `sample`,
-`candidates`, `least_slow`, `false_discoveries`, `findings` [{attribute, relation, value, requests, slow_requests,
-kept_requests, kept_slow, share_ratio, slow_share_ratio, times, times_low, p_value, q_value, vanish_ratio, stage,
-stage_extra_ns, overlap {kind, other, common_ratio} or null}], `diagnosis`, `cautions`. CSV: a line a finding.
+JSON, stable: `window`, `filters`, `slowest`, `threshold_ns`, `requests`, `kept_requests`, `kept_slow`,
+`read_ratio` (part of the traces, 1 for all), `candidates`, `least_slow`, `false_discoveries`, `findings` [{attribute,
+relation, value, requests, slow_requests, kept_requests, kept_slow, share_ratio, slow_share_ratio, times, times_low,
+p_value, q_value, vanish_ratio, stage, stage_extra_ns, slow_share_margin_ratio or null, overlap {kind, other,
+common_ratio} or null}], `diagnosis`, `cautions`. CSV: a line a finding. Where a part was read, `kept_…` are what was
+read and other counts scaled up.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
-from tailspan_queries.breakdown import headline, new_table, plural
+from tailspan_queries.breakdown import headline, new_table, plural, requests_read
 from tailspan_queries.console import STAGE_STYLES
 from tailspan_queries.diagnosis import ADVICE, UNKNOWN_ADVICE
-from tailspan_queries.different import FALSE_DISCOVERIES, FEWEST, LEAST_SLOW, DifferentReport, Finding
+from tailspan_queries.different import FALSE_DISCOVERIES, FEWEST, LEAST_SLOW, READ_LIMIT, DifferentReport, Finding
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 GROUP_NAMES = ("attribute", "relation", "value", "requests", "slow_requests", "kept_requests", "kept_slow")
+SCALED_NAMES = ("requests", "slow_requests")
 FINDING_NAMES = (
     "share_ratio",
     "slow_share_ratio",
@@ -31,6 +34,7 @@ FINDING_NAMES = (
     "vanish_ratio",
     "stage",
     "stage_extra_ns",
+    "slow_share_margin_ratio",
 )
 OVERLAP_NAMES = ("overlap_kind", "overlap_other", "overlap_common_ratio")
 
@@ -40,8 +44,9 @@ def render_different(report: DifferentReport, limit: int = 10) -> RenderableType
     from rich.console import Group
     from rich.text import Text
 
+    read = requests_read(report.kept_requests, report.requests, sampled=not report.sample.whole)
     parts: list[RenderableType] = [
-        Text(headline(amount(report), report.window, report.filters), style="bold"),
+        Text(headline(read, report.window, report.filters), style="bold"),
         Text(
             f"slow: the slowest {percent_of(report.slowest)}, {plural(report.kept_slow, 'request')} of "
             f"{units.duration(report.threshold_ns)} or more; {plural(report.candidates, 'group')} tested\n"
@@ -92,13 +97,6 @@ def overlap_note(finding: Finding) -> str:
     }[overlap.kind]
 
 
-def amount(report: DifferentReport) -> str:
-    """Say how many requests were read."""
-    if report.kept_requests < report.requests:
-        return f"{report.kept_requests:,} requests read of about {report.requests:,}"
-    return plural(report.requests, "request")
-
-
 def percent_of(ratio: float) -> str:
     """Return `1 %` for 0.01."""
     return f"{ratio * 100:.4g} %"
@@ -139,14 +137,26 @@ def cautions(report: DifferentReport, limit: int) -> list[str]:
         )
     if len(report.findings) > limit:
         found.append(f"{len(report.findings) - limit} more: -n {len(report.findings)} lists them")
-    if report.sample > 1:
-        found.append(f"one request in {report.sample:,} was read, chosen by trace id")
-    return found
+    return found if report.sample.whole else [*found, *sample_cautions(report)]
 
 
-def as_record(finding: Finding) -> dict[str, Any]:
+def sample_cautions(report: DifferentReport) -> list[str]:
+    """Return what a sample does to the numbers, and what it leaves out."""
+    read = f"read: {report.sample.text} (--exact reads all); counts are scaled up"
+    margins = [finding.slow_share_margin_ratio or 0.0 for finding in report.findings]
+    if margins:
+        slow = f"all requests of {units.duration(report.threshold_ns)} or more"
+        read += f", shares of slow within {100 * max(margins):.2g} % of those of {slow}, 19 times in 20"
+    return [
+        read,
+        f"no group is of `batch`: steps are in no sample; a window of up to {READ_LIMIT:,} requests has it, or --exact",
+    ]
+
+
+def as_record(finding: Finding, read_ratio: float) -> dict[str, Any]:
     """Return a finding as the module says."""
     group = {name: getattr(finding.group, name) for name in GROUP_NAMES}
+    group |= {name: group[name] / read_ratio for name in SCALED_NAMES}
     overlap = asdict(finding.overlap) if finding.overlap else None
     return {**group, **{name: getattr(finding, name) for name in FINDING_NAMES}, "overlap": overlap}
 
@@ -161,11 +171,11 @@ def different_json(report: DifferentReport) -> dict[str, Any]:
         "requests": report.requests,
         "kept_requests": report.kept_requests,
         "kept_slow": report.kept_slow,
-        "sample": report.sample,
+        "read_ratio": report.sample.ratio,
         "candidates": report.candidates,
         "least_slow": LEAST_SLOW,
         "false_discoveries": FALSE_DISCOVERIES,
-        "findings": [as_record(finding) for finding in report.findings],
+        "findings": [as_record(finding, report.sample.ratio) for finding in report.findings],
         "diagnosis": diagnose(report),
         "cautions": cautions(report, len(report.findings)),
     }
@@ -175,7 +185,7 @@ def different_csv(report: DifferentReport) -> tuple[list[str], list[list[Any]]]:
     """Return header and lines of the CSV form."""
     lines = []
     for finding in report.findings:
-        record = as_record(finding)
+        record = as_record(finding, report.sample.ratio)
         overlap = record.pop("overlap") or {}
         lines.append([*record.values(), *(overlap.get(name.removeprefix("overlap_")) for name in OVERLAP_NAMES)])
     return [*GROUP_NAMES, *FINDING_NAMES, *OVERLAP_NAMES], lines

@@ -1,8 +1,9 @@
 """The fairness report for people (rich), programs (JSON) and spreadsheets (CSV).
 
-JSON, stable: `window`, `baseline`, `filters`, `by`, `times`, `sample`, `everyone` {every column of query `fairness`,
-`p50_change_ratio`, `p99_change_ratio`, `rise_p_value`} or null, `classes` [the same], `starved` [keys], `risen` [keys],
-`median_fell`, `longest` [{every column of query `longest_waits`}], `diagnosis`, `warnings`, `cautions`.
+JSON, stable: `window`, `baseline`, `filters`, `by`, `times`, `read_ratio` (part of the traces that was read, 1 for
+all), `everyone` {every column of query `fairness`, `p50_change_ratio`, `p99_change_ratio`, `rise_p_value`} or null,
+`classes` [the same], `starved` [keys], `risen` [keys], `median_fell`, `longest` [{every column of query
+`longest_waits`}], `diagnosis`, `warnings`, `cautions`.
 CSV: a line for everyone and for each class, without the blocks.
 """
 
@@ -104,11 +105,7 @@ def longest_table(report: FairnessReport, width: int) -> RenderableType:
 
 def signed(ratio: float | None) -> str:
     """Return a change with its sign; from twice as much on, how many times as much it is."""
-    if ratio is None:
-        return units.ABSENT
-    if ratio >= 1:
-        return f"{units.significant(1 + ratio)} x"
-    return units.percent(ratio) if ratio < 0 else f"+{units.percent(ratio)}"
+    return f"{units.significant(1 + ratio)} x" if ratio is not None and ratio >= 1 else units.signed(ratio)
 
 
 def diagnose(report: FairnessReport) -> str:
@@ -158,8 +155,8 @@ def cautions(report: FairnessReport) -> list[str]:
         found.append(f"no request has an attribute {report.by}")
     elif len(report.classes) == 1:
         found.append(f"all requests have the same {report.by}, {report.classes[0].key}")
-    if report.sample > 1:
-        found.append(f"one request in {report.sample:,} was read, chosen by trace id; the longest waits are of all")
+    if not report.sample.whole:
+        found.append(f"read {report.sample.text} (--exact reads all); counts are scaled up, longest waits are of all")
     return found
 
 
@@ -176,7 +173,7 @@ def fairness_json(report: FairnessReport) -> dict[str, Any]:
         "filters": report.filters.parameters,
         "by": report.by,
         "times": report.times,
-        "sample": report.sample,
+        "read_ratio": report.sample.ratio,
         "everyone": as_record(report.everyone) if report.everyone else None,
         "classes": [as_record(row) for row in report.classes],
         "starved": [row.key for row in report.starved],

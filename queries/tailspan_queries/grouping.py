@@ -1,4 +1,4 @@
-"""What `--by` and `--over` mean: groups of requests, buckets of time, and how many requests are read for them.
+"""What `--by` and `--over` mean: groups of requests and buckets of time.
 
 In: the two options. Out: `Grouping`, the parameters of queries `stages_by`, `stages_by_rollup`, `latency`, `goodput`.
 Buckets are in UTC and start at multiples of their length since 1970: a day is always 24 hours from midnight UTC.
@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from tailspan import attributes
 from tailspan.errors import UserError
 from tailspan_queries.breakdown import UNKNOWN
-from tailspan_queries.client import Client
-from tailspan_queries.filters import Filters
 from tailspan_queries.times import NS_PER_SECOND, SECONDS, Window
 from tailspan_queries.units import EN_DASH
 
@@ -56,10 +54,8 @@ GROUP_LIMIT = 20
 DAY_SECONDS = 86_400
 MAX_BUCKETS = 10_080
 """A week of minutes."""
-READ_LIMIT = 400_000
-"""Stored requests up to which all are read; of more, one trace in so many that no more are left."""
-SAMPLED = 16
-"""Table `spans_sample` holds one trace in so many."""
+READ_LIMIT = 200_000
+"""Stored requests up to which all are read; of more, a sample of about as many."""
 STEPS = "1m, 5m, 1h or 1d"
 _STEP = re.compile(r"(\d{1,6})([smhd])")
 
@@ -110,6 +106,13 @@ class Grouping:
         if self.by == "stream":
             return STREAMED.get(key, key)
         return size_label(int(key), LOWEST_BOUND[self.by]) if self.by in LOWEST_BOUND else key
+
+    def line_name(self, key: str, bucket_ns: int | None) -> str:
+        """Return what a line is about: a group, a bucket of time or both."""
+        if bucket_ns is None:
+            return self.label(key)
+        begin = bucket_text(bucket_ns, self.step_seconds)
+        return f"{begin} {self.label(key)}" if self.by else begin
 
     def order(self, key: str, rank: int) -> tuple[float, int]:
         """Return what sorts groups: sizes and priorities by number, others by the number of their requests."""
@@ -184,27 +187,3 @@ def bucket_text(bucket_ns: int, step_seconds: int) -> str:
     if step_seconds == DAY_SECONDS:
         return f"{moment:%Y-%m-%d}"
     return f"{moment:%Y-%m-%d %H:%M}" if step_seconds % 60 == 0 else f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def kept_requests(client: Client, window: Window, filters: Filters) -> int:
-    """Return how many stored requests the window holds, to the minute."""
-    row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
-    return int(row["window_kept"])
-
-
-def one_in(kept: int, *, everything: bool = False) -> int:
-    """Return of how many traces one is read: 1, or a multiple of `SAMPLED`."""
-    return 1 if everything or kept <= READ_LIMIT else SAMPLED * -(-kept // (SAMPLED * READ_LIMIT))
-
-
-def reading(one_in_traces: int) -> dict[str, str | int]:
-    """Return the query parameters that say which spans are read: all, or some of those in `spans_sample`."""
-    return {"one_in": one_in_traces, "spans": "spans" if one_in_traces == 1 else "spans_sample"}
-
-
-def sampled_statement(one_in_traces: int, what: str) -> str:
-    """Say what reading one trace in so many does to percentiles and counts."""
-    return (
-        f"{what} over one trace in {one_in_traces} (--exact reads all): percentile q of n requests read is\n"
-        "within 2√(q(1-q)/n) of its rank, 19 times in 20; counts are as much times larger"
-    )

@@ -2,8 +2,8 @@
 
 In: a client, a window, filters, a `Grouping`, limits. Out: `LatencyReport`.
 Everything comes from the raw spans: exact but for ITL, whose gaps are kept as histograms within 1.1 %. Of more than
-`READ_LIMIT` stored requests one trace in so many is read, from table `spans_sample`.
-Memory of ClickHouse: some 2 KB for each request that is read, 0.8 GB at most unless everything is asked for.
+`READ_LIMIT` stored requests a sample is read.
+Memory of ClickHouse: some 2 KB for each request that is read, 0.4 GB at most unless everything is asked for.
 Rates are by second of the window that lies in a bucket.
 """
 
@@ -17,8 +17,9 @@ from typing import Any
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.goodput import METRICS, Goodput, Slo, goodput, slo_parameters
-from tailspan_queries.grouping import Grouping, bucket_seconds, kept_requests, one_in, reading, sampled_statement
+from tailspan_queries.grouping import READ_LIMIT, Grouping, bucket_seconds
 from tailspan_queries.records import QUANTILES
+from tailspan_queries.sampling import Sample, choose, statement
 from tailspan_queries.times import Window, datetime_ns
 from tailspan_queries.units import part
 
@@ -92,7 +93,7 @@ class LatencyReport:
     filters: Filters
     grouping: Grouping
     slos: tuple[Slo, ...]
-    one_in: int
+    sample: Sample
     statement: str
     group_count: int
     rows: tuple[LatencyRow, ...]
@@ -127,15 +128,15 @@ def latency_report(
     Raises: UserError as `client` says.
     """
     grouping = grouping or Grouping()
-    traces = one_in(kept_requests(client, window, filters), everything=everything)
-    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **reading(traces)}
+    sample = choose(client, window, filters, READ_LIMIT, everything=everything)
+    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **sample.parameters}
     records = client.run("latency", asked).records()
     met = goodputs(client, asked, slos)
     rows = [latency_row(record, grouping, window, met) for record in records]
     rows.sort(key=lambda row: (row.bucket_ns or 0, grouping.order(row.key, row.rank)))
-    statement = EXACT_STATEMENT if traces == 1 else sampled_statement(traces, "percentiles (ITL ±1.1 %)")
+    stated = EXACT_STATEMENT if sample.whole else statement(sample, "percentiles (ITL ±1.1 %)")
     groups = records[0]["group_count"] if records else 0
-    return LatencyReport(window, filters, grouping, tuple(slos), traces, statement, groups, tuple(rows))
+    return LatencyReport(window, filters, grouping, tuple(slos), sample, stated, groups, tuple(rows))
 
 
 def goodputs(client: Client, asked: Mapping[str, Any], slos: Sequence[Slo]) -> dict[Line, Goodput]:

@@ -1,6 +1,6 @@
 """The latency report for programs (JSON) and spreadsheets (CSV).
 
-JSON, stable: `window`, `filters`, `by`, `step_seconds`, `one_in`, `slos` [{metric, limit_ns}], `requests`,
+JSON, stable: `window`, `filters`, `by`, `step_seconds`, `read_ratio`, `slos` [{metric, limit_ns}], `requests`,
 `kept_requests`, `group_count`, `rows` [{bucket, key, rank, seconds, active_seconds, requests, kept_requests, completed,
 error_count, aborted_count, input_tokens, output_tokens, requests_per_s, input_tokens_per_s, output_tokens_per_s,
 ttft_ns, itl_ns, tpot_ns, e2e_ns, goodput}]. The four are {count, mean, p50, p90, p95, p99, p999, max}, null where there
@@ -28,7 +28,7 @@ def latency_json(report: LatencyReport) -> dict[str, Any]:
         "filters": report.filters.parameters,
         "by": report.grouping.name,
         "step_seconds": report.grouping.step_seconds,
-        "one_in": report.one_in,
+        "read_ratio": report.sample.ratio,
         "slos": [{"metric": slo.metric, "limit_ns": slo.limit_ns} for slo in report.slos],
         "requests": report.requests,
         "kept_requests": report.kept_requests,

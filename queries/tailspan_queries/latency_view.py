@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
-from tailspan_queries.breakdown import headline, new_table, plural
+from tailspan_queries.breakdown import headline, new_table, plural, requests_read
 from tailspan_queries.diagnosis import needed, quantile_name
 from tailspan_queries.goodput import METRICS, TITLES, Goodput
-from tailspan_queries.grouping import bucket_text
 from tailspan_queries.latency import LatencyReport, LatencyRow, Percentiles
 from tailspan_queries.records import QUANTILES
 
@@ -48,10 +47,8 @@ def render_latency(report: LatencyReport) -> RenderableType:
 
 def amount(report: LatencyReport) -> str:
     """Say how many requests of which time the report is about."""
-    kept = plural(report.kept_requests, "request")
-    if report.kept_requests < report.requests:
-        kept += f" {'read' if report.one_in > 1 else 'kept'} of about {report.requests:,}"
-    return headline(kept, report.window, report.filters)
+    read = requests_read(report.kept_requests, report.requests, sampled=not report.sample.whole)
+    return headline(read, report.window, report.filters)
 
 
 def subtitle(report: LatencyReport) -> str:
@@ -120,7 +117,7 @@ def matrix(report: LatencyReport) -> Table:
         cells: list[Any] = []
         for metric in METRICS:
             cells += times_cells(row, getattr(row, metric), ("p50", "p99"), metric)
-        table.add_row(line_name(report, row), units.count(row.requests), *cells)
+        table.add_row(report.grouping.line_name(row.key, row.bucket_ns), units.count(row.requests), *cells)
     return table
 
 
@@ -129,7 +126,8 @@ def rates_table(report: LatencyReport) -> Table:
     table = new_table(first_title(report), "requests/s", "prompt\ntokens/s", "output\ntokens/s", "failed", "given up")
     for row in report.rows:
         rates = (rate(row.rate(number)) for number in (row.requests, row.input_tokens, row.output_tokens))
-        table.add_row(line_name(report, row), *rates, units.percent(row.error_ratio), units.percent(row.aborted_ratio))
+        name = report.grouping.line_name(row.key, row.bucket_ns)
+        table.add_row(name, *rates, units.percent(row.error_ratio), units.percent(row.aborted_ratio))
     return table
 
 
@@ -144,7 +142,7 @@ def goodput_table(report: LatencyReport) -> Table:
         shares = [units.percent(units.part(met.met, found.completed) if found.completed else None)
                   for met in found.limits]  # fmt: skip
         worst = SHORT[found.worst.slo.metric] if found.worst else units.ABSENT
-        name = line_name(report, row)
+        name = report.grouping.line_name(row.key, row.bucket_ns)
         table.add_row(
             name,
             units.count(found.completed),
@@ -173,15 +171,6 @@ def verdict(found: Goodput) -> list[str]:
 def first_title(report: LatencyReport) -> str:
     """Return the head of the first column."""
     return "begin (UTC)" if report.grouping.step_seconds else report.grouping.title or "goodput"
-
-
-def line_name(report: LatencyReport, row: LatencyRow) -> str:
-    """Return what a line is about."""
-    label = report.grouping.label(row.key)
-    if row.bucket_ns is None:
-        return label
-    begin = bucket_text(row.bucket_ns, report.grouping.step_seconds)
-    return f"{begin} {label}" if report.grouping.by else begin
 
 
 def cautions(report: LatencyReport) -> list[str]:

@@ -5,7 +5,8 @@ A mean is over all requests of the window, those without the stage counted as 0,
 that of the requests. Its interval comes from resampling blocks of time with replacement, as requests of one batch or
 burst are not independent; the two windows are resampled on their own. Bursts that are longer than a block, a sixtieth
 of the window, make it too narrow.
-Up to `EXACT_LIMIT` requests come from raw spans, above that from the rollup, in whole minutes.
+Up to `EXACT_LIMIT` requests come from raw spans, above that from the rollup, in whole minutes, and the means of the
+slowest requests from a sample of whole requests.
 Units: ns a request. Source: Künsch, "The jackknife and the bootstrap for general stationary observations" (1989).
 """
 
@@ -16,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tailspan import attributes
+from tailspan_queries import sampling
 from tailspan_queries.client import Client
 from tailspan_queries.filters import Filters
 from tailspan_queries.layers_contribution import contribution_report
 from tailspan_queries.optimizations_records import Measured, Optimization, Span
 from tailspan_queries.records import EXACT
-from tailspan_queries.stages import choose_method
+from tailspan_queries.stages import choose_method, tail_rows
+from tailspan_queries.tail import READ_LIMIT
 from tailspan_queries.times import Window
 
 if TYPE_CHECKING:
@@ -80,7 +83,8 @@ def sample(client: Client, window: Window, filters: Filters) -> Sample:
         earlier = [block for block in places if block <= row["block"]]
         if places:
             found[places[max(earlier, default=min(places))]] += row["wall_sum_ns"]
-    tail = {row["stage"]: row["tail_mean_ns"] for row in client.run("tail_share", parameters).records()}
+    traces = sampling.choose(client, read, filters, READ_LIMIT, everything=exact)
+    tail = {row["stage"]: row["tail_mean_ns"] for row in tail_rows(client, parameters, traces)}
     counts = np.array([row["requests"] for row in whole], dtype=np.float64)
     return Sample(sum(row["kept_count"] for row in whole), counts, sums, tail)
 

@@ -16,9 +16,10 @@ import numpy as np
 from tailspan.errors import UserError
 from tailspan_queries.client import Client
 from tailspan_queries.compare import compare
-from tailspan_queries.compare_read import DEFAULT_LIMIT, kept_requests, read_sample
+from tailspan_queries.compare_read import DEFAULT_LIMIT, read_samples
 from tailspan_queries.compare_records import STATISTICS, Comparison, Group, Line, Sample
 from tailspan_queries.filters import Filters
+from tailspan_queries.sampling import kept_requests
 from tailspan_queries.stats_change import change_block, holm
 from tailspan_queries.times import NS_PER_SECOND, Window
 
@@ -63,11 +64,11 @@ def regress(
     filters: Filters,
     statistics: Sequence[str] = ("p99",),
     threshold: float = THRESHOLD,
-    limit: int = DEFAULT_LIMIT,
+    limit: int | None = DEFAULT_LIMIT,
 ) -> Regression:
-    """Read the window and its baseline, and judge."""
-    before = read_sample(client, Group(tuple(baseline), filters), limit)
-    return judge(compare(before, read_sample(client, Group((window,), filters), limit)), statistics, threshold)
+    """Read the window and its baseline, of each about `limit` requests or with None all, and judge."""
+    samples = read_samples(client, Group(tuple(baseline), filters), Group((window,), filters), limit)
+    return judge(compare(*samples), statistics, threshold)
 
 
 def previous_days(client: Client, window: Window, filters: Filters, days: int = DEFAULT_DAYS) -> tuple[Window, ...]:
@@ -78,7 +79,7 @@ def previous_days(client: Client, window: Window, filters: Filters, days: int = 
     if window.until_ns - window.since_ns > DAY_NS:
         raise UserError("a window of more than a day overlaps the day before", "Name a --baseline A..B, or shorten it")
     shifted = (Window(window.since_ns - day * DAY_NS, window.until_ns - day * DAY_NS) for day in range(1, days + 1))
-    return tuple(earlier for earlier in shifted if kept_requests(client, Group((earlier,), filters)))
+    return tuple(earlier for earlier in shifted if kept_requests(client, earlier, filters))
 
 
 def judge(report: Comparison, statistics: Sequence[str] = ("p99",), threshold: float = THRESHOLD) -> Regression:

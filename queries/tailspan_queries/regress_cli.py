@@ -60,6 +60,7 @@ MOST_DAYS = 60
     show_default=True,
     help="Requests of window and baseline to read; of more, a sample.",
 )
+@click.option("--exact", is_flag=True, help="Read all requests, however many.")
 @options.window_options
 @options.filter_options
 @options.output_options
@@ -69,6 +70,7 @@ def regress_command(
     statistics: tuple[str, ...],
     threshold: float,
     limit: int,
+    exact: bool,
     since: str,
     until: str,
     service: str,
@@ -87,7 +89,8 @@ def regress_command(
         if not windows:
             console.note(f"no requests at these hours of the {days} previous days: nothing to hold against")
             return 0
-        report = guard.regress(client, chosen.window, windows, chosen.filters, statistics, threshold, limit)
+        most = None if exact else limit
+        report = guard.regress(client, chosen.window, windows, chosen.filters, statistics, threshold, most)
         for note in empty_sides(client, chosen, windows, report):
             console.note(note)
     show(report, form)

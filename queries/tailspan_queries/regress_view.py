@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
 from tailspan_queries.breakdown import new_table
-from tailspan_queries.compare_findings import signed, title
+from tailspan_queries.compare_findings import title
 from tailspan_queries.compare_records import Line
 from tailspan_queries.compare_view import COLUMNS, FEW, describe, line_values
 from tailspan_queries.regress import Finding, Regression
 from tailspan_queries.times import clock, iso
+from tailspan_queries.units import signed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -72,7 +72,8 @@ from tailspan_queries.stages_view import render_stages, stages_csv, stages_json
 from tailspan_queries.tail import TailReport, tail_report
 from tailspan_queries.tail_view import render_tail, tail_csv, tail_json
 from tailspan_queries.times import Window, parse_window
-from tailspan_queries.traces import Ledger, SpanRow, TraceReport, trace_report
+from tailspan_queries.trace_spans import SpanRow
+from tailspan_queries.traces import Ledger, TraceReport, trace_report
 from tailspan_queries.traces_view import render_trace, trace_csv, trace_json
 from tailspan_queries.whatif import WhatIf, what_if
 from tailspan_queries.whatif_records import Change

@@ -23,6 +23,8 @@ STORED = 256
 """Of these, the first ones are in table `spans_sample`."""
 SCAN_LIMIT = 400_000
 """Stored requests up to which `spans` is gone through for a sample of them, which is larger than the stored one."""
+MISSING_RATIO = 0.001
+"""Of the requests of a window, those that `spans_sample` may lack: an insert that is going on has not added them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,14 @@ def kept_requests(client: Client, window: Window, filters: Filters) -> int:
 
 
 def covers(client: Client, window: Window) -> bool:
-    """Say whether `spans_sample` and `stage_hours` hold the whole window."""
+    """Say whether `spans_sample` holds its part of the window, but for at most `MISSING_RATIO` of the requests."""
     row = client.run("coverage", window.parameters).records()[0]
-    return bool(row["covered_since"] == row["first_hour"])
+    return bool(row["missing_count"] <= MISSING_RATIO * row["kept_count"])
 
 
 def statement(sample: Sample, what: str) -> str:
     """Say what a sample does to percentiles and counts."""
     return (
-        f"{what} over {sample.text} (--exact reads all): percentile q of n requests read is\n"
-        "within 2√(q(1-q)/n) of its rank, 19 times in 20; counts are scaled up"
+        f"{what} over {sample.text}, counts scaled up (--exact reads all):\n"
+        "percentile q of n requests is within 2√(q(1-q)/n) of its rank, 19 times in 20"
     )

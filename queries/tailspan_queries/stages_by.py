@@ -2,8 +2,8 @@
 
 In: a client, a window, filters, a `Grouping`. Out: `StagesByReport`.
 Up to `EXACT_LIMIT` stored requests are read exactly. Of more, what the rollups can be asked by comes from them, within
-0.8 %; anything else from the raw spans of at most about `READ_LIMIT` requests: beyond it from table `spans_sample`.
-Memory of ClickHouse: some 2 KB for each request that is read from raw spans, so that it is bounded by 0.8 GB unless the
+0.8 %; anything else from the raw spans of at most about `READ_LIMIT` requests: beyond it of a sample.
+Memory of ClickHouse: some 2 KB for each request that is read from raw spans, so that it is bounded by 0.4 GB unless the
 exact answer is asked for; the rollup needs some 50 MB.
 Errors: `UserError` if the rollup is asked for what it does not hold.
 """
@@ -17,8 +17,9 @@ from typing import Any
 from tailspan.errors import UserError
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
-from tailspan_queries.grouping import Grouping, kept_requests, one_in, reading, sampled_statement
+from tailspan_queries.grouping import READ_LIMIT, Grouping
 from tailspan_queries.records import EXACT, REQUEST, ROLLUP, STAGE_ORDER, Distribution, Method
+from tailspan_queries.sampling import WHOLE, Sample, covers, kept_requests, sample_of, statement
 from tailspan_queries.stages import EXACT_LIMIT, distribution
 from tailspan_queries.times import Window, datetime_ns
 
@@ -50,14 +51,14 @@ class GroupRow:
 class StagesByReport:
     """What was asked, how it was answered, and the rows in the order of time, group and stage.
 
-    Of `group_count` groups those with the most requests are in `rows`. One trace in `one_in` was read.
+    Of `group_count` groups those with the most requests are in `rows`. `sample` was read of the raw spans.
     """
 
     window: Window
     filters: Filters
     grouping: Grouping
     method: Method
-    one_in: int
+    sample: Sample
     group_count: int
     rows: tuple[GroupRow, ...]
 
@@ -102,19 +103,19 @@ def stages_by_report(
             "the rollup holds model, service and instance by whole minutes",
             f"Leave --rollup out to ask by {grouping.name or 'shorter steps'}",
         )
-    traces = 1
+    sample = WHOLE
     if chosen is ROLLUP:
         window = window.for_rollup
-    else:
-        traces = one_in(kept, everything=method is EXACT)
-        if traces > 1:
-            chosen = Method("sampled", 0.0, sampled_statement(traces, "percentiles"))
-    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **reading(traces), "stage": stage}
+    elif method is not EXACT:
+        sample = sample_of(kept, READ_LIMIT, lambda: covers(client, window))
+        if not sample.whole:
+            chosen = Method("sampled", 0.0, statement(sample, "percentiles"))
+    asked = {**window.parameters, **filters.parameters, **grouping.parameters, **sample.parameters, "stage": stage}
     records = client.run("stages_by_rollup" if chosen is ROLLUP else "stages_by", asked).records()
     rows = [group_row(record, grouping) for record in records]
     rows.sort(key=lambda row: (row.bucket_ns or 0, grouping.order(row.key, row.rank), place(row.stage)))
     groups = records[0]["group_count"] if records else 0
-    return StagesByReport(window, filters, grouping, chosen, traces, groups, tuple(rows))
+    return StagesByReport(window, filters, grouping, chosen, sample, groups, tuple(rows))
 
 
 def place(stage: str) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """The stage report by group and over time for people (rich), programs (JSON) and spreadsheets (CSV).
 
-JSON, stable: `window`, `filters`, `by`, `step_seconds` (0 without --over), `method` {name, relative_error, one_in},
+JSON, stable: `window`, `filters`, `by`, `step_seconds` (0 without --over), `method` {name, relative_error, read_ratio},
 `requests`, `kept_requests`, `group_count`, `rows` [{bucket, key, rank, stage, count, kept_count, error_count,
 share_ratio, wall_ns, busy_ns, gpu_ns}]. `bucket` is the begin in UTC, null without --over; a bucket or a group without
 requests has no row. The three times are as in `tailspan stages`. CSV: the same, one column a number.
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
-from tailspan_queries.breakdown import headline, new_table, plural
+from tailspan_queries.breakdown import headline, new_table, plural, requests_read
 from tailspan_queries.console import PLAIN_WIDTH, STAGE_STYLES
 from tailspan_queries.diagnosis import needed, quantile_name
-from tailspan_queries.grouping import bucket_text
 from tailspan_queries.records import QUANTILES, REQUEST, Distribution
 from tailspan_queries.stages_by import GroupRow, StagesByReport, largest_stages
 from tailspan_queries.stages_view import KIND_TITLES, KINDS, times_json
@@ -52,10 +51,8 @@ def render_stages_by(
 
 def amount(report: StagesByReport) -> str:
     """Say how many requests of which time the report is about."""
-    kept = plural(report.kept_requests, "request")
-    if report.kept_requests < report.requests:
-        kept += f" {'read' if report.one_in > 1 else 'kept'} of about {report.requests:,}"
-    return headline(kept, report.window, report.filters)
+    read = requests_read(report.kept_requests, report.requests, sampled=not report.sample.whole)
+    return headline(read, report.window, report.filters)
 
 
 def subtitle(report: StagesByReport) -> str:
@@ -105,7 +102,7 @@ def stage_table(report: StagesByReport, rows: Sequence[GroupRow], kind: str, wid
         times: Distribution = getattr(row, kind)
         cells = [units.percent(row.share_ratio)] * with_share
         cells += [f" {units.bar(units.part(times.p99_ns, largest), BAR_WIDTH)}"] * with_bar
-        table.add_row(line_name(report, row), *numbers(row, times), *cells)
+        table.add_row(report.grouping.line_name(row.key, row.bucket_ns), *numbers(row, times), *cells)
     return table
 
 
@@ -116,15 +113,6 @@ def add_gap(table: Table, distance_ns: int, step_ns: int) -> None:
     empty = distance_ns // step_ns - 1
     if empty > 0:
         table.add_row(Text(f"  {empty:,} empty", style="dim"))
-
-
-def line_name(report: StagesByReport, row: GroupRow) -> str:
-    """Return what a line is about."""
-    label = report.grouping.label(row.key)
-    if row.bucket_ns is None:
-        return label
-    begin = bucket_text(row.bucket_ns, report.grouping.step_seconds)
-    return f"{begin} {label}" if report.grouping.by else begin
 
 
 def numbers(row: GroupRow, times: Distribution) -> list[Any]:
@@ -161,7 +149,7 @@ def stages_by_json(report: StagesByReport) -> dict[str, Any]:
         "method": {
             "name": report.method.name,
             "relative_error": report.method.relative_error,
-            "one_in": report.one_in,
+            "read_ratio": report.sample.ratio,
         },
         "requests": report.requests,
         "kept_requests": report.kept_requests,

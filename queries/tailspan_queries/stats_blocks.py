@@ -134,7 +134,8 @@ def point(values: Array, weights: Array, size: float, levels: Sequence[float]) -
     used = weights > 0
     if not used.any():
         return np.full(1 + len(levels), np.nan)
-    return np.array([values @ weights / size, *interpolated(values[used], weights[used], levels)])
+    # Not `@`: that would start threads for each of many small sums.
+    return np.array([(values * weights).sum() / size, *interpolated(values[used], weights[used], levels)])
 
 
 def in_order(side: Side) -> Side:
@@ -192,8 +193,9 @@ def reweighted(
     held = np.bincount(cells, side.weights * amounts, minlength=blocks * layers * width)
     # Single precision: a draw is an estimate, and this product is most of the work.
     drawn_cells = counts.astype(np.float32) @ held.reshape(blocks, layers * width).astype(np.float32)
-    mixed = ratios.astype(np.float32)[:, None, :] @ drawn_cells.reshape(len(counts), layers, width)
-    return mixed[:, 0, :].astype(np.float64)
+    drawn_layers = drawn_cells.reshape(len(counts), layers, width)
+    mixed: Array = np.einsum("dl,dlw->dw", ratios.astype(np.float32), drawn_layers).astype(np.float64)
+    return mixed
 
 
 def thinned(values: Array) -> Array:

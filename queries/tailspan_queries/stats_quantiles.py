@@ -36,9 +36,19 @@ def interpolated_rows(values: Array, weights: Array, levels: Sequence[float]) ->
 
     `values` is (k,), `weights` (rows, k) with zeros allowed; the answer is (rows, levels), NaN for a row of zeros.
     """
-    found = np.full((len(weights), len(levels)), np.nan)
-    for row, line in enumerate(weights):
-        used = line > 0
-        if used.any():
-            found[row] = interpolated(values[used], line[used], levels)
+    used = weights > 0
+    rows, places = np.arange(len(weights)), np.arange(weights.shape[1])
+    first, last = used.argmax(axis=1), places[-1] - used[:, ::-1].argmax(axis=1)
+    middles = np.cumsum(weights, axis=1) - weights / 2 - weights[rows, first][:, None] / 2
+    # Of each place, the last one at or before it that has weight.
+    held = np.maximum.accumulate(np.where(used, places, 0), axis=1)
+    found = np.empty((len(weights), len(levels)))
+    for number, level in enumerate(levels):
+        target = level * middles[rows, last]
+        upper = (used & (middles >= target[:, None])).argmax(axis=1)
+        lower = np.where(upper > first, held[rows, np.maximum(upper - 1, 0)], upper)
+        gap = middles[rows, upper] - middles[rows, lower]
+        part = np.divide(target - middles[rows, lower], gap, out=np.zeros_like(target), where=gap > 0)
+        found[:, number] = values[lower] + part * (values[upper] - values[lower])
+    found[~used.any(axis=1)] = np.nan
     return found

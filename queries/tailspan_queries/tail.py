@@ -1,22 +1,23 @@
 """What the tail is made of that the mean is not: the shares of every stage in mean, tail, variance and critical path.
 
 In: a client, a window, filters, the quantile at which the tail begins, an attribute. Out: `TailReport`.
-Over windows of more than `READ_LIMIT` stored requests, shares of the mean come from the per-minute rollup (exact but
-for requests under way at the ends of the window) and shares of the tail from every request of it; shares of variance,
-critical paths and everything by an attribute rest on a sample, chosen by trace id, of at most that many requests.
+Of more than `READ_LIMIT` stored requests a sample of about as many is read, unless everything is asked for: counts are
+scaled up, and the shares of the tail come with a margin.
+Memory of ClickHouse: some 2 KB for each request that is read.
 Units: ns, shares between 0 and 1. Errors: UserError as `client` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from tailspan_queries import tail_diagnosis, units
+from tailspan_queries import tail_diagnosis
+from tailspan_queries.breakdown import UNKNOWN
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
+from tailspan_queries.grouping import NAMELESS
 from tailspan_queries.records import REQUEST, TAIL_QUANTILE
+from tailspan_queries.sampling import Sample, choose
 from tailspan_queries.times import Window
 
 READ_LIMIT = 100_000
@@ -44,6 +45,8 @@ class TailStage:
     variance_share_ratio: float | None
     path_ratio: float
     tail_path_ratio: float
+    tail_share_margin_ratio: float | None = None
+    """Half of a 95 % interval of the share of the tail; None where every request was read, or one was."""
 
     @property
     def tail_to_mean_ratio(self) -> float | None:
@@ -59,7 +62,7 @@ class TailReport:
     filters: Filters
     quantile: float
     by: str
-    sample: int
+    sample: Sample
     rows: tuple[TailStage, ...]
     overlapping: bool = False
     """Stages overlap or leave the request, so that the critical path says something of its own."""
@@ -70,6 +73,15 @@ class TailReport:
     def keys(self) -> tuple[str, ...]:
         """The values of the attribute, in order."""
         return tuple(dict.fromkeys(row.key for row in self.rows))
+
+    @property
+    def nobody_has_it(self) -> bool:
+        """Say whether no request has the attribute."""
+        return self.keys == ("",) and self.by not in NAMELESS
+
+    def label(self, key: str) -> str:
+        """Return a value of the attribute as it is printed."""
+        return key or NAMELESS.get(self.by, UNKNOWN)
 
     def of(self, key: str) -> tuple[TailStage, ...]:
         """The rows of one key."""
@@ -87,62 +99,13 @@ def tail_report(
     quantile: float = TAIL_QUANTILE,
     by: str = EVERYTHING,
     limit: int = KEYS,
+    *,
+    everything: bool = False,
 ) -> TailReport:
     """Ask what mean, tail and variance consist of; `by` is an attribute, or `all` for one table."""
-    parameters = {**window.parameters, **filters.parameters, "quantile": quantile}
-    sample = sampling(client, window, filters, READ_LIMIT)
-    rows = [
-        TailStage(**row)
-        for row in client.run("tail_by", {**parameters, "by": by, "sample": sample, "limit": limit}).records()
-    ]
-    overlap = tail_diagnosis.overlapping(rows)
-    if sample > 1 and by == EVERYTHING and rows:
-        tails = client.run("tail_share", parameters).records()
-        means = client.run("stages_rollup", {**parameters, **window.whole_minutes.parameters}).records()
-        rows = with_every_request(rows, tails, means)
-    report = TailReport(window, filters, quantile, by, sample, tuple(rows), overlap)
+    sample = choose(client, window, filters, READ_LIMIT, everything=everything)
+    parameters = {**window.parameters, **filters.parameters, **sample.parameters}
+    asked = {**parameters, "quantile": quantile, "by": by, "limit": limit}
+    rows = tuple(TailStage(**row) for row in client.run("tail_by", asked).records())
+    report = TailReport(window, filters, quantile, by, sample, rows, tail_diagnosis.overlapping(rows))
     return replace(report, diagnosis=tail_diagnosis.diagnose(report), cautions=tail_diagnosis.cautions(report))
-
-
-def sampling(client: Client, window: Window, filters: Filters, limit: int) -> int:
-    """Return of how many requests one is to be read so that about `limit` are: a power of two, 1 for all."""
-    row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
-    sample = 1
-    while row["window_kept"] > limit * sample:
-        sample *= 2
-    return sample
-
-
-def with_every_request(
-    rows: Sequence[TailStage], tails: Sequence[Mapping[str, Any]], means: Sequence[Mapping[str, Any]]
-) -> list[TailStage]:
-    """Put the shares of mean and tail over every request in the place of those over the sample.
-
-    A stage that no request of the sample has is added; what only the sample can say of it is nothing.
-    """
-    sampled = {row.stage: row for row in rows}
-    tail_of = {row["stage"]: row for row in tails}
-    mean_of = {row["stage"]: row for row in means}
-    whole, tail = mean_of.get(REQUEST), tail_of.get(REQUEST)
-    if whole is None or tail is None:
-        return list(rows)
-    nothing = {"variance_share_ratio": 0.0, "path_ratio": 0.0, "tail_path_ratio": 0.0}
-    found = []
-    for stage in mean_of:
-        of_tail = tail_of.get(stage, {})
-        row = sampled.get(stage) or replace(rows[0], stage=stage, **nothing)  # type: ignore[arg-type]
-        found.append(
-            replace(
-                row,
-                requests=whole["count"],
-                kept_requests=whole["kept_count"],
-                tail_requests=tail["tail_requests"],
-                kept_tail_requests=tail["kept_requests"],
-                threshold_ns=tail["threshold_ns"],
-                mean_ns=units.part(mean_of[stage]["wall_sum_ns"], whole["count"]),
-                share_ratio=mean_of[stage]["share_ratio"],
-                tail_mean_ns=of_tail.get("tail_mean_ns", 0.0),
-                tail_share_ratio=of_tail.get("tail_share_ratio", 0.0),
-            )
-        )
-    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailspan import attributes
 from tailspan_queries import units
-from tailspan_queries.breakdown import UNKNOWN, plural
+from tailspan_queries.breakdown import plural
 from tailspan_queries.diagnosis import ADVICE, UNATTRIBUTED_LIMIT, UNKNOWN_ADVICE, quantile_name
 from tailspan_queries.records import REQUEST
 
@@ -37,7 +37,7 @@ def diagnose(report: TailReport) -> str:
     largest = max(shares, key=lambda stage: shares[stage][0])
     grown = max(shares, key=lambda stage: shares[stage][0] - shares[stage][1])
     name = quantile_name(report.quantile)
-    subject = "" if report.by == "all" else f"of {report.by} {key or UNKNOWN}, whose tail is the longest: "
+    subject = "" if report.by == "all" else f"of {report.by} {report.label(key)}, whose tail is the longest: "
     tail_share, share = shares[grown]
     if tail_share - share < CONTRAST:
         tail_share, share = shares[largest]
@@ -81,7 +81,7 @@ def cautions(report: TailReport) -> tuple[str, ...]:
     for row in report.rows:
         worst = max(*compared([row], overlap=report.overlapping)[row.stage])
         if row.stage == attributes.UNATTRIBUTED and worst > UNATTRIBUTED_LIMIT:
-            whose = "" if report.by == "all" else f" of {row.key or UNKNOWN}"
+            whose = "" if report.by == "all" else f" of {report.label(row.key)}"
             found.append(
                 f"up to {units.percent_text(worst, 1)} of the time{whose} is unattributed: `tailspan doctor` says "
                 "which hook is missing"
@@ -91,9 +91,8 @@ def cautions(report: TailReport) -> tuple[str, ...]:
     few = [key for key in report.keys if report.whole(key).kept_tail_requests < FEW_IN_TAIL]
     if few:
         smallest = min(report.whole(key).kept_tail_requests for key in few)
-        whose = "" if report.by == "all" else f" of {', '.join(key or UNKNOWN for key in few)}"
+        whose = "" if report.by == "all" else f" of {', '.join(map(report.label, few))}"
         found.append(f"the tail{whose} is only {plural(smallest, 'request')} (at least {FEW_IN_TAIL} needed)")
-    if report.sample > 1:
-        what = "variance and critical path rest" if report.by == "all" else "all of it rests"
-        found.append(f"{what} on one request in {report.sample:,}, chosen by trace id")
+    if not report.sample.whole:
+        found.append(f"read: {report.sample.text} (--exact reads all): counts are scaled up, ± holds 19 times in 20")
     return tuple(found)

@@ -51,6 +51,12 @@ def percent(ratio: float | None, digits: int = 1) -> str:
     return f"{text}%"
 
 
+def signed(ratio: float | None) -> str:
+    """Return a relative change with its sign, from ten times as much on without decimals: `+4.1%`."""
+    text = percent(ratio, 0 if ratio is not None and abs(ratio) >= 10 else 1)
+    return f"+{text}" if ratio is not None and ratio > 0 else text
+
+
 def percent_text(ratio: float, digits: int = 0) -> str:
     """Return a ratio as per cent for a sentence: `71 %`."""
     return percent(ratio, digits).replace("%", " %")

@@ -33,19 +33,9 @@ def change_options(function: Function) -> Function:
             "--prompt-cache", type=click.FloatRange(0.0, 1.0), help="At least this share of each prompt is cached."
         ),
         click.option("--prompt-tokens", type=FACTORS, default=1.0, metavar="X", help="Prompts X times as long."),
-        click.option(
-            "--output-tokens",
-            "--output-length",
-            "output_tokens",
-            type=FACTORS,
-            default=1.0,
-            metavar="X",
-            help="Outputs X times as long.",
-        ),
+        click.option("--output-tokens", type=FACTORS, default=1.0, metavar="X", help="Outputs X times as long."),
         click.option(
             "--arrivals",
-            "--rate",
-            "arrivals",
             type=FACTORS,
             default=1.0,
             metavar="X",
@@ -96,8 +86,7 @@ def requests_option(default: int) -> Callable[[Function], Function]:
 @click.option(
     "--seeds", type=click.IntRange(1, 100), default=SEEDS, show_default=True, help="Replays, each with other noise."
 )
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
 def whatif_command(
     stage: tuple[str, ...],
@@ -115,11 +104,7 @@ def whatif_command(
     force: bool,
     requests: int,
     seeds: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
@@ -132,7 +117,6 @@ def whatif_command(
         speedups(stage, speedup), layer, 1.0, 1.0, batch, step_tokens, kv_cache, arrivals, prompt_tokens,
         output_tokens, prompt_cache,
     )  # fmt: skip
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = what_if(
             client, chosen.window, chosen.filters, change,
@@ -140,12 +124,13 @@ def whatif_command(
         )  # fmt: skip
         if not report.measures:
             tell_nothing(client, chosen, report.notes)
-    if form == "json":
-        console.print_json(whatif_view.what_if_json(report))
-    elif form == "csv":
-        console.print_csv(*whatif_view.what_if_csv(report))
-    elif report.measures:
-        console.print_table(whatif_view.render_what_if(report))
+    console.print_report(
+        form,
+        lambda: whatif_view.what_if_json(report),
+        lambda: whatif_view.what_if_csv(report),
+        lambda _width: whatif_view.render_what_if(report),
+        has_rows=report.measures,
+    )
 
 
 def speedups(stages: tuple[str, ...], factors: tuple[float, ...]) -> tuple[tuple[str, float], ...]:
@@ -178,8 +163,7 @@ def tell_nothing(client: Client, chosen: options.Selection, notes: tuple[str, ..
 )
 @model_options
 @requests_option(ADVISED_LIMIT)
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
 def advise_command(
     factor: float,
@@ -188,16 +172,11 @@ def advise_command(
     base_step_tokens: int | None,
     force: bool,
     requests: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Rank the stages by what making each of them faster would gain, with the usual remedies and their costs."""
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = advice(
             client, chosen.window, chosen.filters, factor, by,
@@ -205,12 +184,13 @@ def advise_command(
         )  # fmt: skip
         if not report.rows:
             tell_nothing(client, chosen, report.base.notes)
-    if form == "json":
-        console.print_json(advise_view.advice_json(report))
-    elif form == "csv":
-        console.print_csv(*advise_view.advice_csv(report))
-    elif report.rows:
-        console.print_table(advise_view.render_advice(report))
+    console.print_report(
+        form,
+        lambda: advise_view.advice_json(report),
+        lambda: advise_view.advice_csv(report),
+        lambda _width: advise_view.render_advice(report),
+        has_rows=report.rows,
+    )
 
 
 def whatif(argv: list[str]) -> int:

@@ -110,7 +110,7 @@ def signed(ratio: float | None, reference_ns: float | None) -> str:
     """Return a relative difference with its sign; a dash if the reference is next to nothing."""
     if ratio is None or reference_ns is None or reference_ns < SMALL_NS:
         return units.ABSENT
-    return f"{'+' if ratio > 0 else ''}{units.percent(ratio)}"
+    return units.signed(ratio)
 
 
 def change_text(change: Change) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_regress
-from benchmarks.bench_regress import DATA, HOUR_S, STRETCH_S, TRACES, Trace, hour, load, run, serve
+from benchmarks.bench_regress import DATA, HOUR_S, STRETCH_S, TRACES, Trace, hour, load, risen, run, sample, serve
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,13 @@ def test_an_hour_is_made_of_stretches_of_the_trace(trace: Trace) -> None:
     assert len(made.arrivals) == pytest.approx(2000 * HOUR_S / 1200, rel=0.1)
     assert set(np.bincount((made.arrivals / STRETCH_S).astype(int)) > 0) == {True}
     assert set(made.outputs) <= set(trace.outputs)
+
+
+def test_a_class_that_waits_longer_is_found_and_no_other(trace: Trace) -> None:
+    """Of the same hours the class is named where it waits four times as long, and none where it does not."""
+    random = np.random.default_rng(4)
+    sides = sample(trace, 20, random, 0), sample(trace, 20, random, 1)
+    assert risen(*sides, random) == (True, False)
 
 
 @pytest.mark.parametrize("name", TRACES)

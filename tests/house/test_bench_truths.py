@@ -9,7 +9,9 @@ import pytest
 from scipy.stats import binomtest
 
 from benchmarks import bench_truths
-from benchmarks.bench_truths import DECISIONS, REPETITIONS, results, share, wilson
+from benchmarks.bench_truths import DECISIONS, REPETITIONS, chosen, results, share, wilson
+from benchmarks.truths_decisions import REPEATED
+from tailspan.errors import UserError
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 200), (9, 200), (177, 200), (200, 200), (1, 3)])
@@ -31,6 +33,17 @@ def test_a_decision_is_held_to_its_goals_at_the_largest_size() -> None:
     assert not rows["truths.mix_shift.regress.ignored_not"].holds
     assert rows["truths.control.regress.false_alarms"].holds
     assert share(fell, asked, ("shift_12.regress", True)) == "75.0 (69-80)"
+
+
+def test_only_some_truths_are_repeated_where_these_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are, unless some are named; a name that is none is told, with those that are."""
+    monkeypatch.delenv("TAILSPAN_BENCH_TRUTHS", raising=False)
+    assert chosen() == list(REPEATED.values())
+    monkeypatch.setenv("TAILSPAN_BENCH_TRUTHS", "even,starved")
+    assert [repeat.__name__ for repeat in chosen()] == ["even", "starved"]
+    monkeypatch.setenv("TAILSPAN_BENCH_TRUTHS", "starved,fair")
+    with pytest.raises(UserError, match=r"names no truth: fair\. Name some of slow_worker, "):
+        chosen()
 
 
 def test_without_the_traces_nothing_is_measured(

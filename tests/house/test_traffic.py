@@ -310,8 +310,8 @@ def test_classes_without_a_database_are_those_of_the_query(stored: Stored) -> No
             assert getattr(theirs, name) == getattr(ours, name), name
         for name in ("wait_p50_ns", "wait_p99_ns", "long_ratio", "before_p50_ns", "before_p99_ns", "after_p99_ns"):
             assert getattr(theirs, name) == pytest.approx(getattr(ours, name)), name
-        assert theirs.before_beyond == pytest.approx(ours.before_beyond)
-        assert theirs.after_beyond == pytest.approx(ours.after_beyond)
+        assert theirs.before_blocks_ns == pytest.approx(ours.before_blocks_ns)
+        assert theirs.after_blocks_ns == pytest.approx(ours.after_blocks_ns)
 
 
 def test_the_tail_without_a_database_is_that_of_the_query(stored: Stored) -> None:

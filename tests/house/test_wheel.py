@@ -41,6 +41,24 @@ for name in modules:
 print(tailspan.__file__)
 print(json.dumps([len(modules), sorted({name.partition(".")[0] for name in sys.modules})]))
 """
+READ_EVERYTHING = """
+import json
+from importlib import resources
+from tailspan_queries import catalog
+from tailspan_queries.optimizations_import import read_claims, shipped
+from tailspan_schemas import migrations
+page = resources.files("tailspan_queries.report") / "templates"
+files = {
+    "queries": [catalog.load(name).name for name in catalog.names()],
+    "claims": [len(read_claims(name)) for name in shipped()],
+    "page": [(page / name).is_file() for name in ("page.html", "style.css")],
+    "demo": sorted(f.name for f in resources.files("tailspan_queries.demo").iterdir() if f.name.endswith(".sql")),
+    "forward": sorted(f.name for f in (resources.files("tailspan_collector.forward") / "sql").iterdir()),
+    "schema": len(migrations.load()),
+    "module": migrations.__file__,
+}
+print(json.dumps(files))
+"""
 
 
 def run(bin_folder: Path, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -144,6 +162,23 @@ def test_the_worker_side_imports_nothing_heavy(fresh: Path, tmp_path: Path) -> N
     count, loaded = json.loads(result)
     assert count > 10
     assert not set(loaded) & set(HEAVY)
+
+
+def test_the_installed_data_are_found(fresh: Path, root: Path, tmp_path: Path) -> None:
+    """Queries, claims, the page's templates, the schema, SQL of the demo and of forwarding are read from the wheel."""
+    done = run(fresh, "python", "-c", READ_EVERYTHING, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert Path(found.pop("module")).is_relative_to(fresh.parent)
+    queries = root / "queries/tailspan_queries"
+    assert found == {
+        "queries": sorted(path.stem for path in (queries / "sql").glob("*.sql")),
+        "claims": [6],
+        "page": [True, True],
+        "demo": sorted(path.name for path in (queries / "demo").glob("*.sql")),
+        "forward": sorted(path.name for path in (root / "collector/tailspan_collector/forward/sql").glob("*.sql")),
+        "schema": len(list((root / "schemas/tailspan_schemas/sql").glob("*.sql"))),
+    }
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -1,12 +1,14 @@
 """One ClickHouse for all tests of the queries, filled with traffic whose times are known."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from tailspan import attributes
 from tailspan.agent import histogram
-from tailspan_queries.client import Client, connect
+from tailspan_queries.catalog import Query
+from tailspan_queries.client import Client, Result, connect
 from tailspan_queries.times import Window
 from tests.queries import engine_traffic, layer_traffic, ledger_traffic, sampled, traffic
 from tests.support.collector import RunningCollector, wait_until
@@ -198,6 +200,26 @@ def client(
     client = connect(collector.url)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def _told() -> dict[tuple[str, str, str], Result]:
+    """What the ClickHouse of a module answered."""
+    return {}
+
+
+@pytest.fixture
+def ask_once(monkeypatch: pytest.MonkeyPatch, _told: dict[tuple[str, str, str], Result]) -> None:
+    """Ask each question once in a module: a table of any width, JSON and CSV of one question read the same rows."""
+    execute = Client.execute
+
+    def remembering(client: Client, query: Query, parameters: Mapping[str, Any]) -> Result:
+        key = client.url, query.sql, repr(sorted(parameters.items()))
+        if key not in _told:
+            _told[key] = execute(client, query, parameters)
+        return _told[key]
+
+    monkeypatch.setattr(Client, "execute", remembering)
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,8 @@ def test_a_query_describes_itself_as_its_header_says(
     parameters = {**query.defaults, **window.parameters, **baseline, **VALUES}
     columns = [(row[0], row[1]) for row in client.execute(described, parameters).rows]
     assert columns == [(column.name, column.type) for column in query.columns]
+    if name == "trace_engine":
+        return  # No engine traced a request of these; tests/queries/groups/test_traced.py has some.
     result = client.run(name, {**window.parameters, **baseline, **VALUES})
     assert result.columns == tuple(column.name for column in query.columns)
     if name != "trace_lookup":

@@ -15,13 +15,15 @@ from tailspan import attributes
 from tailspan.cli import main
 from tailspan_queries.client import Client, connect
 from tailspan_queries.compare import compare, compare_groups
-from tailspan_queries.compare_read import last_id, read_sample
+from tailspan_queries.compare_read import choose, read_sample, read_samples
 from tailspan_queries.compare_records import REQUEST, Group, Line
 from tailspan_queries.compare_view import COLUMNS
 from tailspan_queries.filters import Filters
+from tailspan_queries.sampling import PARTS, STORED
 from tailspan_queries.times import Window, iso
 from tests.queries import compare_traffic as made
 from tests.queries.compare_traffic import HOUR_NS, Truth
+from tests.queries.sample_parts import part_of
 from tests.queries.traffic import BEGIN_NS
 from tests.support.collector import RunningCollector, wait_until
 
@@ -56,6 +58,11 @@ class Filled:
     client: Client
     url: str
     traffic: dict[str, made.Traffic]
+    traces: dict[str, list[bytes]]
+
+    def in_parts(self, name: str, parts: int) -> np.ndarray:
+        """Return which of some requests are in the first so many parts of all traces."""
+        return np.array([part_of(trace_id) < parts for trace_id in self.traces[name]])
 
 
 @pytest.fixture(scope="module")
@@ -68,31 +75,34 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     found["weighted"] = replace(found["weighted"], weights=np.tile([1.0, 4.0, 2.5], 100))
     spans = {name: list(made.spans(items, number)) for number, (name, items) in enumerate(found.items())}
     messages = [made.message(group, SERVICE) for group in spans.values()]
-    count = sum(len(group) for group in spans.values())
     for number, (version, factor) in enumerate((("1.2", 1.0), ("1.3", 1.3))):
         begin_ns = BEGIN_NS + VERSIONS_HOUR * HOUR_NS
         items = made.make(Truth(count=500, factors={"decode": factor}), begin_ns, 50)
         found[version] = items
-        group = list(made.spans(items, 60 + number, {"user.tier": "gold", "user.shard": number}))
-        messages.append(made.message(group, {**SERVICE, "service.version": version}))
-        count += len(group)
+        spans[version] = list(made.spans(items, 60 + number, {"user.tier": "gold", "user.shard": number}))
+        messages.append(made.message(spans[version], {**SERVICE, "service.version": version}))
+    # Ids that begin alike, as those that begin with a time do.
     for name, hour, size, keys, prefix in (
         ("counted", COUNTED_HOUR, 400, {}, bytes(6)),
-        ("stable", CANARY_HOUR, 400, {}, b""),
+        ("stable", CANARY_HOUR, 400, {"user.canary": 0}, b""),
         ("canary", CANARY_HOUR, 40, {"user.canary": 1}, b""),
     ):
         found[name] = made.make(Truth(count=size), BEGIN_NS + hour * HOUR_NS, size)
-        group = list(made.spans(found[name], size + hour, keys, prefix))
-        messages.append(made.message(group, SERVICE))
-        count += len(group)
+        spans[name] = list(made.spans(found[name], size + hour, keys, prefix))
+        messages.append(made.message(spans[name], SERVICE))
+    count = sum(map(len, spans.values()))
+    traces = {name: [span.trace_id for span in group if not span.parent_span_id] for name, group in spans.items()}
     with RunningCollector(tmp_path_factory.mktemp("compare") / "data", "--batch-seconds", "0.2") as collector:
         collector.export(*messages)
         assert collector.wait_rows(count) == count
         requests = sum(len(items.start_ns) for items in found.values())
-        rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
+        rolled_up = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
         assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
+        in_sample = "select uniqExact(trace_id) from tailspan.spans_sample"
+        sampled = sum(part_of(trace_id) < STORED for ids in traces.values() for trace_id in ids)
+        assert wait_until(lambda: collector.query(in_sample)[0][0], lambda count: count >= sampled) == sampled
         client = connect(collector.url)
-        yield Filled(client, collector.url, found)
+        yield Filled(client, collector.url, found, traces)
         client.close()
 
 
@@ -122,31 +132,67 @@ def test_what_is_read_is_what_was_sent(filled: Filled, name: str) -> None:
 
 
 def test_of_many_requests_a_sample_is_read(filled: Filled) -> None:
-    """Above the limit whole requests are read, about as many as asked for, and they stand for all."""
-    sample = read_sample(filled.client, Group((window(0),)), limit=300)
-    assert sample.kept_ratio == 0.25
-    assert sample.size == pytest.approx(300, abs=60)
-    assert sample.requests == pytest.approx(1200, rel=0.2)
-    assert len(sample.parts["decode"].wall_ns) == sample.size
-    assert last_id(1) == "f" * 32
-    assert last_id(0.25) == "3" + "f" * 31
+    """Above the limit whole requests are read, in the same parts on both sides, and stand for all."""
+    sides = Group((window(0),)), Group((window(1),))
+    for sample, name in zip(read_samples(filled.client, *sides, limit=300), ("base", "tail"), strict=True):
+        assert sample.kept_ratio == 0.25
+        chosen = filled.in_parts(name, PARTS // 4)
+        assert sorted(sample.parts[REQUEST].wall_ns) == sorted(filled.traffic[name].e2e_ns[chosen].astype(float))
+        assert len(sample.parts["decode"].wall_ns) == sample.size
+        assert sample.requests == 4 * chosen.sum()
+        assert min(sample.size, 600 - sample.size) > 240
+    assert [sample.kept_ratio for sample in read_samples(filled.client, *sides, limit=None)] == [1, 1]
 
 
-def test_ids_that_do_not_begin_at_random_are_taken_by_hash(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all trace ids begin alike, a range of them would be all or nothing; a quarter is read all the same."""
-    monkeypatch.setattr("tailspan_queries.compare_read._SURE", 50)
-    sample = read_sample(filled.client, Group((window(COUNTED_HOUR),)), limit=100)
-    assert sample.kept_ratio == 0.25
-    assert sample.size == pytest.approx(100, abs=35)
+def test_the_stored_sample_is_the_same(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many requests are stored, the sample's own table is read, with the same answer as `spans`."""
+    sides = Group((window(0),)), Group((window(1),))
+    slow = [sorted(sample.parts["queue"].wall_ns) for sample in read_samples(filled.client, *sides, limit=60)]
+    monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", 0)
+    asked: list[dict[str, object]] = []
+    run = Client.run
+    monkeypatch.setattr(Client, "run", lambda *words: asked.append(words[2]) or run(*words))
+    stored = read_samples(filled.client, *sides, limit=60)
+    assert [words["spans"] for words in asked if "block_ns" in words] == ["spans_sample"] * 2
+    assert [sorted(sample.parts["queue"].wall_ns) for sample in stored] == slow
+    assert [sample.kept_ratio for sample in stored] == [PARTS * 60 // 1200 / PARTS] * 2
+
+
+@pytest.mark.parametrize(
+    ("hours", "limit", "ratios"),
+    [
+        ((0, 3), 300, (0.25, 1)),  # of 1,200 and 40: all of the smaller one
+        ((0, VERSIONS_HOUR), 300, (0.25, 0.25)),  # of 1,200 and 1,000: the same of both
+        ((VERSIONS_HOUR, 0), 300, (0.25, 0.25)),
+        ((0, COUNTED_HOUR), 100, (341 / PARTS, 0.25)),  # of 1,200 and 400: each its own
+    ],
+)
+def test_a_small_side_is_read_further(
+    filled: Filled, hours: tuple[int, int], limit: int, ratios: tuple[float, float]
+) -> None:
+    """Both sides are read in the parts of the larger one, unless the smaller one is not half as large."""
+    groups = [Group((window(hour),)) for hour in hours]
+    assert [traces.ratio for traces in choose(filled.client, *groups, limit)] == list(ratios)
+
+
+def test_ids_that_begin_alike_fall_into_all_parts(filled: Filled) -> None:
+    """Of trace ids that all begin with the same bytes a sample is read like of any others."""
+    _, counted = read_samples(filled.client, Group((window(0),)), Group((window(COUNTED_HOUR),)), limit=100)
+    chosen = filled.in_parts("counted", PARTS // 4)
+    assert sorted(counted.parts[REQUEST].wall_ns) == sorted(filled.traffic["counted"].e2e_ns[chosen].astype(float))
+    assert counted.size == pytest.approx(100, abs=35)
 
 
 def test_of_a_rare_attribute_more_requests_are_gone_through(filled: Filled) -> None:
-    """Where a sample holds few requests with the attribute, four times as many are looked at."""
-    group = Group((window(CANARY_HOUR),), Filters(), "user.canary", "1")
-    sample = read_sample(filled.client, group, limit=100)
-    assert sample.kept_ratio == pytest.approx(100 / 440 * 4)
-    assert 28 <= sample.size <= 40
-    assert sample.requests == pytest.approx(40, rel=0.2)
+    """Where a sample holds few requests with the attribute, four times as many are looked at; of the other, not."""
+    rare, often = (Group((window(CANARY_HOUR),), Filters(), "user.canary", value) for value in ("1", "0"))
+    found = read_samples(filled.client, rare, often, limit=100)
+    parts = PARTS * 100 // 440
+    assert [sample.kept_ratio for sample in found] == [4 * parts / PARTS, parts / PARTS]
+    assert [sample.size for sample in found] == [
+        filled.in_parts("canary", 4 * parts).sum(),
+        filled.in_parts("stable", parts).sum(),
+    ]
 
 
 def test_several_windows_are_one_side(filled: Filled) -> None:
@@ -215,6 +261,20 @@ def test_json_and_csv_hold_every_line(filled: Filled, capsys: pytest.CaptureFixt
     rows = list(csv.reader(io.StringIO(out)))
     assert rows[0] == list(COLUMNS)
     assert len(rows) == 1 + 5 * 8
+
+
+def test_a_sample_is_told_and_everything_read_where_it_is_asked_for(
+    filled: Filled, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The part that was read is a caution and a number; with --exact there is neither, however few are asked for."""
+    sides = ("--before", span(0), "--after", span(1), "--requests", "300", "--format", "json")
+    sampled, exact = (json.loads(run(capsys, filled, *sides, *more)[1]) for more in ((), ("--exact",)))
+    before, after = (sampled[side]["read_requests"] for side in ("before", "after"))
+    told = f"read {before} of about {4 * before:,} and {after} of about {4 * after:,} requests: 25 % of the traces"
+    assert f"{told} (--exact reads all)" in sampled["cautions"]
+    assert (sampled["before"]["read_ratio"], sampled["before"]["requests"]) == (0.25, 4 * before)
+    assert (exact["before"]["read_ratio"], exact["before"]["read_requests"]) == (1, 1200)
+    assert not [caution for caution in exact["cautions"] if "of the traces" in caution]
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, EMPTY_HOUR), (EMPTY_HOUR, 0), (EMPTY_HOUR, EMPTY_HOUR + 1)])

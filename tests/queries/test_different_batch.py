@@ -30,7 +30,7 @@ def batch_class(engine: Engine, request: traffic.Request) -> str:
 def test_the_batch_is_the_mean_over_the_steps_of_the_decode(
     client: Client, served: list[tuple[Engine, traffic.Request]], engine_window: Window
 ) -> None:
-    """Each request is in the class of its mean batch; a request whose steps are not stored is in none."""
+    """Each request is in the class of its mean batch, in none without stored steps; a sample has no such classes."""
     expected = Counter(
         batch_class(engine, request)
         for engine, request in served
@@ -40,3 +40,6 @@ def test_the_batch_is_the_mean_over_the_steps_of_the_decode(
     found = {row["value"]: row["kept_requests"] for row in rows if row["attribute"] == "batch"}
     assert len(found) > 2
     assert found == {value: count for value, count in expected.items() if value}
+    rows = client.run("different", {**engine_window.parameters, "parts": 4095}).records()
+    assert rows
+    assert "batch" not in {row["attribute"] for row in rows}, "steps are in no sample"

@@ -96,14 +96,28 @@ def test_what_moves_less_than_the_threshold_is_left_alone(factor: float) -> None
     assert judged.regressed == ()
 
 
+@pytest.fixture(scope="module")
+def busy_hours() -> list[tuple[Sample, Sample]]:
+    """Ten pairs of hours with 40,000 decodes each."""
+    return [(decodes(100 + seed), decodes(200 + seed, 1)) for seed in range(10)]
+
+
+def decodes(seed: int, hour: int = 0) -> Sample:
+    """Return the decodes of a busy hour."""
+    found = sample(Truth(40_000), seed, hour)
+    return replace(found, parts={"decode": found.parts["decode"]})
+
+
 @pytest.mark.parametrize(("factor", "least", "most"), [(1.12, 8, 10), (1.08, 0, 2), (1.0, 0, 1)])
-def test_a_p99_that_moved_by_12_percent_is_found_and_8_is_not(factor: float, least: int, most: int) -> None:
+def test_a_p99_that_moved_by_12_percent_is_found_and_8_is_not(
+    busy_hours: list[tuple[Sample, Sample]], factor: float, least: int, most: int
+) -> None:
     """Of ten pairs of busy hours nearly all raise the alarm if decode moved beyond the threshold, else hardly any."""
     found = 0
-    for seed in range(10):
-        hours = [sample(Truth(40_000), 100 + seed), sample(Truth(40_000, factors={"decode": factor}), 200 + seed, 1)]
-        only = [replace(hour, parts={"decode": hour.parts["decode"]}) for hour in hours]
-        found += bool(judge(compare(only[0], only[1])).regressed)
+    for before, after in busy_hours:
+        decode = after.parts["decode"]
+        longer = replace(after, parts={"decode": Part(decode.requests, decode.wall_ns * factor)})
+        found += bool(judge(compare(before, longer)).regressed)
     assert least <= found <= most
 
 
@@ -205,6 +219,17 @@ def test_json_and_csv_name_what_regressed(filled: tuple[Client, str], capsys: py
     assert main([*question, "--format", "csv"]) == 1
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert next(row["part"] for row in rows if row["regressed"] == "true") == document["findings"][0]["part"]
+
+
+def test_a_sample_is_told_and_everything_read_where_it_is_asked_for(
+    filled: tuple[Client, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which part of window and baseline was read stands under the table, and with --exact it is all."""
+    question = ("regress", *between(SLOW_HOUR), "--requests", "1200", "--url", filled[1])
+    main([*question])
+    assert "% of the traces" in capsys.readouterr().out
+    assert main([*question, "--exact"]) == 1
+    assert "% of the traces" not in capsys.readouterr().out
 
 
 def test_days_that_do_not_differ_exit_with_0(filled: tuple[Client, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from tailspan_queries.whatif_fit import contexts, decode_tokens_a_step, factors, fit, runs
+from tailspan_queries.whatif_least_squares import least_squares
 from tailspan_queries.whatif_limits import LARGEST_BATCH, LARGEST_STEP, UNKNOWN_BATCH, infer_limits, kv_capacity
 from tailspan_queries.whatif_read import repeat
 from tailspan_queries.whatif_records import STAGES, UNKNOWN, Base, Change, Extent, Requests, Steps
@@ -148,3 +150,13 @@ def test_changed_lengths() -> None:
     assert (load.prompt_tokens == 2 * asked.prompt_tokens).all()
     assert (load.cached_tokens < load.prompt_tokens).all()
     assert load.cached_tokens.sum() == pytest.approx(0.9 * load.prompt_tokens.sum(), rel=0.01)
+
+
+def test_least_squares_is_that_of_scipy() -> None:
+    """Coefficients without negative ones are those of scipy's solver."""
+    random = np.random.default_rng(1)
+    for _ in range(10):
+        design = random.normal(size=(40, 5)) * random.uniform(0.1, 1000, 5)
+        values, weight = random.normal(size=40), random.uniform(0.5, 3, 40)
+        expected, _ = optimize.nnls(design * np.sqrt(weight)[:, None], values * np.sqrt(weight))
+        assert least_squares(design, values, weight) == pytest.approx(expected, rel=1e-6, abs=1e-9)

@@ -17,7 +17,7 @@ from tailspan_queries.client import Client
 from tailspan_queries.different import DifferentReport, different_report
 from tailspan_queries.empty import empty_note
 from tailspan_queries.filters import Filters
-from tailspan_queries.grouping import Grouping, buckets_of, kept_requests, one_in
+from tailspan_queries.grouping import Grouping, buckets_of
 from tailspan_queries.latency import LatencyReport, latency_report
 from tailspan_queries.layers import LayerReport, layer_report
 from tailspan_queries.optimizations import ledger_report
@@ -25,6 +25,7 @@ from tailspan_queries.optimizations_records import LedgerReport, Optimization
 from tailspan_queries.optimizations_store import read
 from tailspan_queries.records import StageReport
 from tailspan_queries.regress import DAY_NS, Regression, previous_days, regress
+from tailspan_queries.sampling import Sample
 from tailspan_queries.slowest import SlowRequest, slowest_requests
 from tailspan_queries.stages import stage_report
 from tailspan_queries.tail import TailReport, tail_report
@@ -85,7 +86,6 @@ class Answers:
     layers: LayerReport
     slowest: tuple[SlowRequest, ...]
     traces: tuple[TraceReport, ...]
-    one_in: int
 
     @property
     def requests(self) -> int:
@@ -99,16 +99,16 @@ def gather(client: Client, window: Window, filters: Filters, attribute: str = VE
     stages = stage_report(client, window, filters)
     slowest = tuple(slowest_requests(client, window, filters, TRACES))
     entries = read(client)
-    traces = one_in(kept_requests(client, window, filters))
+    latency = latency_report(client, window, filters)
     return Answers(
         window=window,
         filters=filters,
         empty="" if stages.requests else empty_note(client, window, filters),
         stages=stages,
         tail=tail_report(client, window, filters),
-        latency=latency_report(client, window, filters),
+        latency=latency,
         series=series_report(client, window, filters),
-        buckets=bucket_rows(client, window, filters, traces),
+        buckets=bucket_rows(client, window, filters, latency.sample),
         attribute=attribute,
         versions=version_rows(client, window, filters, attribute),
         entries=tuple(entries),
@@ -118,7 +118,6 @@ def gather(client: Client, window: Window, filters: Filters, attribute: str = VE
         layers=layer_report(client, window, filters, "part"),
         slowest=slowest,
         traces=tuple(trace_report(client, request.trace_id) for request in slowest),
-        one_in=traces,
     )
 
 
@@ -162,7 +161,7 @@ def version_row(row: dict[str, Any]) -> VersionRow:
     return VersionRow(row["service"], row["version"], row["requests"], begin, end)
 
 
-def bucket_rows(client: Client, window: Window, filters: Filters, traces: int) -> tuple[BucketRow, ...]:
-    """Ask how the metrics are distributed, reading one trace in `traces`."""
-    parameters = {**window.parameters, **filters.parameters, "one_in": traces}
+def bucket_rows(client: Client, window: Window, filters: Filters, sample: Sample) -> tuple[BucketRow, ...]:
+    """Ask how the metrics are distributed, of the traces that `latency` reads."""
+    parameters = {**window.parameters, **filters.parameters, **sample.parameters}
     return tuple(BucketRow(**row) for row in client.run("latency_buckets", parameters).records())

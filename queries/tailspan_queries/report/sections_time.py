@@ -31,6 +31,7 @@ from tailspan_queries.report.parts import (
     time,
     words,
 )
+from tailspan_queries.sampling import Sample
 from tailspan_queries.stages_by_view import step_text
 
 NAMES = ("mean", *QUANTILES, "max")
@@ -50,11 +51,13 @@ def where_section(answers: Answers) -> Section:
             share(row.share_ratio),
             time(row.tail_mean_ns),
             share(row.tail_share_ratio),
+            *([] if report.sample.whole else [share(row.tail_share_margin_ratio)]),
             share(row.variance_share_ratio),
         ]
         for row in report.rows
     ]
-    columns = ("stage", "mean", "share of mean", "mean in the tail", "share of tail", "share of variance")
+    margin = () if report.sample.whole else ("±",)
+    columns = ("stage", "mean", "share of mean", "mean in the tail", "share of tail", *margin, "share of variance")
     return Section(
         "where",
         "Where the time goes",
@@ -137,12 +140,17 @@ def token_section(answers: Answers) -> Section:
         commands=(
             command("latency", answers.window, answers.filters),
             command(
-                "query latency_buckets" + (f" --param one_in={answers.one_in}" if answers.one_in > 1 else ""),
+                "query latency_buckets" + sample_parameters(answers.latency.sample),
                 answers.window,
                 answers.filters,
             ),
         ),
     )
+
+
+def sample_parameters(sample: Sample) -> str:
+    """Return the options of a query that reads this sample; empty where everything is read."""
+    return "" if sample.whole else "".join(f" --param {name}={value}" for name, value in sample.parameters.items())
 
 
 def distribution(rows: Sequence[BucketRow], metric: str, times: Percentiles, noun: str) -> Figure | None:

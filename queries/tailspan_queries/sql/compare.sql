@@ -1,8 +1,6 @@
 -- Purpose: the times of requests by blocks of time, one array for each stage, to compare two windows or versions
--- A sample is read where there are many requests: whole requests, those whose trace id lies in a range. As the tables
--- are sorted by trace id within five minutes, the others are not read. Several spans of one stage of a request are one
--- value, their sum. `request` is the end-to-end time, `ttft` the time to first token. An attribute is looked up on the
--- request's span, then on its resource.
+-- Several spans of one stage of a request are one value, their sum. `request` is the end-to-end time, `ttft` the time
+-- to first token. An attribute is looked up on the request's span, then on its resource.
 -- Parameters:
 --   since      DateTime64(9, 'UTC')  begin of the window, inclusive; requests that began in it
 --   until      DateTime64(9, 'UTC')  end of the window, exclusive
@@ -11,9 +9,9 @@
 --   instance   String = ''           service.instance.id; empty = all
 --   attribute  String = ''           key of an attribute that a request must have; empty = all
 --   value      String = ''           the attribute's value as text
---   last       String = 'ffffffffffffffffffffffffffffffff'  last trace id that is read, hexadecimal
---   modulo     UInt64 = 1            of these, one trace in so many, by hash
---   block_ns   Int64 = 60000000000  ns, length of a block of time, from the begin of the window on
+--   parts      UInt16 = 4096      traces to read: so many of the 4096 parts that a hash divides them into
+--   spans      Identifier = 'spans'  spans, or spans_sample where it holds these parts of the window
+--   block_ns   Int64 = 60000000000   ns, length of a block of time, from the begin of the window on
 -- Columns:
 --   part           String          stage, `unattributed`, `ttft` or `request`
 --   block          Int64           number of the block in which the requests began, from 0
@@ -23,7 +21,7 @@
 --   input_tokens   Array(Int64)    prompt tokens of each; only of `request`
 --   output_tokens  Array(Int64)    generated tokens of each; only of `request`
 --   failed         Array(UInt8)    1 = status error; only of `request`
--- Tables: tailspan.engine_requests, tailspan.spans, tailspan.stage_minutes
+-- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample, tailspan.stage_minutes
 with
 -- From the rollup: as long as the longest request, stages of the window's requests can begin after its end.
 longest as (
@@ -37,19 +35,18 @@ longest as (
 
 traced as (
     select
-        anyIf(start, role = 'request') as request_start,
+        anyIf(spans.start, role = 'request') as request_start,
         anyIf(duration_ns, role = 'request') as e2e_ns,
         anyIf(spans.ttft_ns, role = 'request') as request_ttft_ns,
         anyIf(spans.weight, role = 'request') as request_weight,
         anyIf(spans.input_tokens, role = 'request') as prompt_tokens,
         anyIf(spans.output_tokens, role = 'request') as generated_tokens,
         anyIf(status_code, role = 'request') = 2 as request_failed,
-        groupArrayIf((toString(spans.stage), duration_ns), role = 'stage') as stages
-    from tailspan.spans
-    where
-        role in ('request', 'stage')
-        and trace_id <= toFixedString(unhex({last:String}), 16)
-        and cityHash64(trace_id) % {modulo:UInt64} = 0
+        groupArrayIf((spans.stage, duration_ns), role = 'stage') as stages
+    from tailspan.{spans:Identifier} as spans
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role in ('request', 'stage')
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
         and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
@@ -62,25 +59,33 @@ traced as (
             and ({service:String} = '' or service = {service:String})
             and ({model:String} = '' or model = {model:String})
             and ({instance:String} = '' or instance = {instance:String})
-            and (
-                {attribute:String} = ''
-                or multiIf(
-                    {attribute:String} = 'gen_ai.request.model', model = {value:String},
-                    {attribute:String} = 'tailspan.engine.id', engine_id = {value:String},
-                    mapContains(attributes_string, {attribute:String}),
-                    attributes_string[{attribute:String}] = {value:String},
-                    mapContains(attributes_int, {attribute:String}),
-                    toString(attributes_int[{attribute:String}]) = {value:String},
-                    mapContains(attributes_bool, {attribute:String}),
-                    toString(attributes_bool[{attribute:String}]) = {value:String},
-                    mapContains(attributes_double, {attribute:String}),
-                    toString(attributes_double[{attribute:String}]) = {value:String},
-                    -- The text of the pair within that of the resource, so that few resources are looked at.
-                    multiSearchAny(
-                        resource,
-                        arrayMap(
-                            kind -> toString(({attribute:String}, concat(kind, ':', {value:String}))),
-                            ['string', 'int', 'bool', 'double']
+            -- if() with a parameter is decided before anything is read, so that maps are read only if they are needed.
+            and if(
+                {attribute:String} = '',
+                true,
+                if(
+                    {attribute:String} = 'gen_ai.request.model',
+                    model = {value:String},
+                    if(
+                        {attribute:String} = 'tailspan.engine.id',
+                        engine_id = {value:String},
+                        multiIf(
+                            mapContains(attributes_string, {attribute:String}),
+                            attributes_string[{attribute:String}] = {value:String},
+                            mapContains(attributes_int, {attribute:String}),
+                            toString(attributes_int[{attribute:String}]) = {value:String},
+                            mapContains(attributes_bool, {attribute:String}),
+                            toString(attributes_bool[{attribute:String}]) = {value:String},
+                            mapContains(attributes_double, {attribute:String}),
+                            toString(attributes_double[{attribute:String}]) = {value:String},
+                            -- The text of the pair within that of the resource, so that few resources are looked at.
+                            multiSearchAny(
+                                resource,
+                                arrayMap(
+                                    kind -> toString(({attribute:String}, concat(kind, ':', {value:String}))),
+                                    ['string', 'int', 'bool', 'double']
+                                )
+                            )
                         )
                     )
                 )
@@ -98,11 +103,10 @@ engine_traced as (
         engine_requests.input_tokens as prompt_tokens,
         engine_requests.output_tokens as generated_tokens,
         status_code = 2 as request_failed,
-        arrayMap((stage, wall_ns) -> (toString(stage), wall_ns), stages.stage, stages.wall_ns) as stages
+        arrayZip(stages.stage, stages.wall_ns) as stages
     from tailspan.engine_requests
     where
-        trace_id <= toFixedString(unhex({last:String}), 16)
-        and cityHash64(trace_id) % {modulo:UInt64} = 0
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})

@@ -2,11 +2,11 @@
 -- A request is slow if its end-to-end time reaches the quantile that leaves the slowest share above it. Attributes are
 -- those of the request span and its resource, strings, integers and booleans with at most 50 values, and what the
 -- request's stages and steps tell: `preempted`, `chunked`, `cached` (yes or no) and, by powers of two of which `value`
--- is the lower end, `gen_ai.usage.input_tokens`, `gen_ai.usage.output_tokens` and `batch`, the requests in the steps of
--- its decode, mean. The row without an attribute is all requests. Counts come by block of time: 32 blocks with as many
--- requests each, since requests near each other resemble each other. `members` says which of up to 4,000 requests
--- (1,000 slow ones, 3,000 others, chosen by hash) a row holds: numbers below 1,000 are slow ones; with fewer requests
--- it is complete. Every request counts with its weight.
+-- is the lower end, `gen_ai.usage.input_tokens`, `gen_ai.usage.output_tokens` and, only where every request is read,
+-- `batch`, the requests in the steps of its decode, mean. The row without an attribute is all requests. Counts come by
+-- block of time: 32 blocks with as many requests each, since requests near each other resemble each other. `members`
+-- says which of about 4,000 requests (1,000 slow ones, 3,000 others, chosen by hash) a row holds: even numbers are slow
+-- ones; with fewer requests it is complete. Every request counts with its weight; a sample is not scaled up.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
 --   until     DateTime64(9, 'UTC')  end of the window, exclusive
@@ -14,7 +14,8 @@
 --   model     String = ''           gen_ai.request.model; empty = all
 --   instance  String = ''           service.instance.id; empty = all
 --   slowest   Float64 = 0.01        share of requests that is slow, 0 to 1
---   sample    UInt64 = 1            one request in that many is read, chosen by the first bytes of its trace id
+--   parts     UInt16 = 4096         traces that are read: so many of the 4096 parts that a hash divides them into
+--   spans     Identifier = 'spans'  spans, or spans_sample where it holds these parts of the window
 -- Columns:
 --   attribute       String          key of the attribute; empty = all requests
 --   value           String          its value, or the lower end of its class
@@ -29,13 +30,9 @@
 --   stages          Array(String)   stages of the requests
 --   stage_sum_ns    Array(Float64)  ns, sum of each stage over requests, weighted; but for all requests only slow ones
 --   slow_sum_ns     Array(Float64)  ns, the same over slow requests
---   members         Array(UInt32)   numbers of its requests among the 4,000
--- Tables: tailspan.engine_requests, tailspan.spans, tailspan.stage_minutes, tailspan.steps
+--   members         Array(UInt64)   numbers of its requests among the 4,000
+-- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample, tailspan.stage_minutes, tailspan.steps
 with
-toFixedString(
-    unhex(concat(leftPad(hex(intDiv(18446744073709551615, {sample:UInt64})), 16, '0'), repeat('F', 16))), 16
-) as last_trace_id,
-
 longest as (
     select toInt64(max(wall_max_ns)) as e2e_ns
     from tailspan.stage_minutes
@@ -45,64 +42,57 @@ longest as (
         and minute < {until:DateTime64(9, 'UTC')}
 ),
 
-traced as (
-    select
-        trace_id,
-        span_id,
-        start,
-        duration_ns as e2e_ns,
-        weight,
-        whole_weight,
-        input_tokens,
-        output_tokens,
-        arrayConcat(
-            [
-                ('gen_ai.request.model', toString(model)),
-                ('service.name', toString(service)),
-                ('service.instance.id', toString(instance)),
-                ('tailspan.engine.id', toString(engine_id)),
-                ('name', toString(name)),
-                ('tailspan.priority', toString(attributes_int['tailspan.priority']))
-            ],
-            arrayMap((key, held) -> (toString(key), held), mapKeys(attributes_string), mapValues(attributes_string)),
-            arrayMap(
-                (key, held) -> (toString(key), toString(held)), mapKeys(attributes_int), mapValues(attributes_int)
-            ),
-            arrayMap(
-                (key, held) -> (toString(key), toString(held)), mapKeys(attributes_bool), mapValues(attributes_bool)
-            ),
-            -- Decoded when there is one row for each resource.
-            [('resource', toString(resource))]
-        ) as pairs
-    from tailspan.spans
-    where
-        role = 'request'
-        and start >= {since:DateTime64(9, 'UTC')}
-        and start < {until:DateTime64(9, 'UTC')}
-        and ({service:String} = '' or service = {service:String})
-        and ({model:String} = '' or model = {model:String})
-        and ({instance:String} = '' or instance = {instance:String})
-        and trace_id <= last_trace_id
+-- Attributes with many values, by the first requests: an id of each request would be as many groups as requests.
+many_valued as (
+    select pair.1 as key
+    from (
+        select
+            arrayConcat(
+                arrayMap(
+                    (key, held) -> (toString(key), held), mapKeys(attributes_string), mapValues(attributes_string)
+                ),
+                arrayMap(
+                    (key, held) -> (toString(key), toString(held)), mapKeys(attributes_int), mapValues(attributes_int)
+                )
+            ) as pairs
+        from tailspan.{spans:Identifier}
+        where
+            role = 'request'
+            and start >= {since:DateTime64(9, 'UTC')}
+            and start < {until:DateTime64(9, 'UTC')}
+            and ({service:String} = '' or service = {service:String})
+            and ({model:String} = '' or model = {model:String})
+            and ({instance:String} = '' or instance = {instance:String})
+        limit 10000 -- noqa: AM09
+    ) as first_requests
+    array join pairs as pair
+    group by key
+    having uniqUpTo(50)(pair.2) > 50
 ),
 
--- Requests that only the engine's own tracing reported.
-engine_traced as (
+-- What a request is judged by: from which time on it is slow, and where blocks of time begin.
+measured as (
     select
         trace_id,
-        span_id,
+        start,
+        duration_ns as e2e_ns,
+        whole_weight
+    from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'request'
+        and start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
+    where
+        ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    union all
+    select
+        trace_id,
         start,
         e2e_ns,
-        toFloat64(1) as weight,
-        toUInt64(1) as whole_weight,
-        input_tokens,
-        output_tokens,
-        [
-            ('gen_ai.request.model', toString(model)),
-            ('service.name', toString(service)),
-            ('service.instance.id', toString(instance)),
-            ('name', toString(name)),
-            ('tailspan.outcome', if(status_code = 2, 'error', 'ok'))
-        ] as pairs
+        toUInt64(1) as whole_weight
     from tailspan.engine_requests
     where
         start >= {since:DateTime64(9, 'UTC')}
@@ -110,65 +100,61 @@ engine_traced as (
         and ({service:String} = '' or service = {service:String})
         and ({model:String} = '' or model = {model:String})
         and ({instance:String} = '' or instance = {instance:String})
-        and trace_id <= last_trace_id
+        and sipHash64(trace_id) % 4096 < {parts:UInt16}
 ),
 
-asked as (
-    select * from traced
-    union all
-    select * from engine_traced
-),
-
--- Attributes with many values, by the first requests: an id of each request would be as many groups as requests.
-many_valued as (
-    select pair.1 as key
-    from (
-        select pairs
-        from asked
-        limit 10000 -- noqa: AM09
-    ) as first_requests
-    array join pairs as pair
-    where pair.1 != 'resource'
-    group by key
-    having uniqUpTo(50)(pair.2) > 50
-),
-
-traced_stages as (
+bounds as (
     select
-        trace_id,
-        parent_span_id as request_span_id,
-        sumMap([toString(stage)], [toFloat64(greatest(duration_ns, 0))]) as walls,
+        assumeNotNull(quantileExactWeightedInterpolated(1 - {slowest:Float64})(e2e_ns, whole_weight)) as threshold_ns,
+        quantilesExact(
+            0.03125, 0.0625, 0.09375, 0.125, 0.15625, 0.1875, 0.21875, 0.25, 0.28125, 0.3125, 0.34375, 0.375,
+            0.40625, 0.4375, 0.46875, 0.5, 0.53125, 0.5625, 0.59375, 0.625, 0.65625, 0.6875, 0.71875, 0.75,
+            0.78125, 0.8125, 0.84375, 0.875, 0.90625, 0.9375, 0.96875
+        )(start) as begins,
+        arrayCount(held_ns -> held_ns >= threshold_ns, groupArray(measured.e2e_ns)) as slow_count,
+        count() - slow_count as other_count
+    from measured
+),
+
+-- Requests with their stages.
+traced as (
+    select
+        cityHash64(trace_id, if(role = 'request', span_id, parent_span_id)) as hash,
+        anyIf(start, role = 'request') as begin,
+        anyIf(duration_ns, role = 'request') as e2e_ns,
+        anyIf(weight, role = 'request') as request_weight,
+        anyIf(whole_weight, role = 'request') as request_whole_weight,
+        anyIf(input_tokens, role = 'request') as prompt_tokens,
+        anyIf(output_tokens, role = 'request') as generated_tokens,
+        anyIf((service, instance, model, engine_id, resource), role = 'request') as owner,
+        -- As `anyIf`, which takes twice as long over maps.
+        groupArrayIf(1)(attributes_string, role = 'request')[1] as texts,
+        groupArrayIf(1)(attributes_int, role = 'request')[1] as numbers,
+        groupArrayIf(1)(attributes_bool, role = 'request')[1] as flags,
+        groupArrayIf((stage, duration_ns), role = 'stage') as stages,
         countIf(stage = 'preempted') > 0 as preempted,
         countIf(stage = 'prefill') > 0 as prefilled,
         maxIf(attributes_int['tailspan.prefill.chunks'], stage = 'prefill') > 1 as chunked,
-        maxIf(attributes_int['tailspan.prefill.cached_tokens'], stage = 'prefill') > 0 as cached,
-        anyIf(cityHash64(service, instance, engine_id), stage = 'decode' and last_step > 0) as engine,
-        minIf(first_step, stage = 'decode' and last_step > 0) - 1 as before_step,
-        maxIf(last_step, stage = 'decode') as until_step
-    from tailspan.spans
-    where
-        role = 'stage'
+        maxIf(attributes_int['tailspan.prefill.cached_tokens'], stage = 'prefill') > 0 as cached
+    from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role in ('request', 'stage')
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
         and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
-        and trace_id <= last_trace_id
-    group by trace_id, parent_span_id
-),
-
-engine_stages as (
-    select
-        trace_id,
-        engine_requests.span_id as request_span_id,
-        sumMap(
-            arrayMap(stage -> toString(stage), stages.stage), arrayMap(wall_ns -> toFloat64(wall_ns), stages.wall_ns)
-        ) as walls
-    from tailspan.engine_requests
-    where
-        -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
-        start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
-        and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
-        and trace_id <= last_trace_id
-    group by trace_id, engine_requests.span_id
+        and (
+            ({service:String} = '' and {model:String} = '' and {instance:String} = '')
+            or trace_id in (select measured.trace_id from measured)
+        )
+    group by trace_id, if(role = 'request', span_id, parent_span_id)
+    having
+        countIf(role = 'request') > 0
+        and begin >= {since:DateTime64(9, 'UTC')}
+        and begin < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or owner.1 = {service:String})
+        and ({instance:String} = '' or owner.2 = {instance:String})
+        and ({model:String} = '' or owner.3 = {model:String})
 ),
 
 -- Requests in the steps of an engine up to each of them: the mean of a range is a difference of two.
@@ -180,99 +166,159 @@ step_sums as (
         sum(weight) over up_to_here as steps
     from tailspan.steps
     where
-        -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
-        start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+        -- Steps are in no sample, and there are too many to read them all for a part of the requests.
+        {parts:UInt16} = 4096
+        and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
-        and trace_id <= last_trace_id
     window up_to_here as (partition by engine order by step asc)
 ),
 
-ledgers as (
+decodes as (
     select
-        asked.start as start,
-        asked.e2e_ns as e2e_ns,
-        asked.weight as weight,
-        asked.whole_weight as whole_weight,
-        cityHash64(asked.trace_id, asked.span_id) as hash,
-        arrayConcat(traced_stages.walls.1, engine_stages.walls.1) as stage_names,
-        arrayConcat(traced_stages.walls.2, engine_stages.walls.2) as stage_walls,
-        arrayDistinct(
-            arrayConcat(
-                [('', '')],
-                arrayFilter(
-                    -- Measured times are no attributes.
-                    pair -> pair.2 != ''
-                    and not endsWith(pair.1, '_ns')
-                    and not has((select groupArray(key) from many_valued), pair.1),
-                    asked.pairs
-                ),
-                [
-                    ('gen_ai.usage.input_tokens', toString(exp2(floor(log2(asked.input_tokens))))),
-                    ('gen_ai.usage.output_tokens', toString(exp2(floor(log2(asked.output_tokens))))),
-                    ('preempted', if(traced_stages.preempted, 'yes', 'no'))
-                ],
-                if(traced_stages.prefilled, [('chunked', if(traced_stages.chunked, 'yes', 'no'))], []),
-                if(traced_stages.prefilled, [('cached', if(traced_stages.cached, 'yes', 'no'))], [])
-            )
-        ) as pairs,
-        traced_stages.engine as engine,
-        traced_stages.before_step as before_step,
-        traced_stages.until_step as until_step
-    from asked
-    left join traced_stages
-        on asked.trace_id = traced_stages.trace_id and asked.span_id = traced_stages.request_span_id
-    left join engine_stages
-        on asked.trace_id = engine_stages.trace_id and asked.span_id = engine_stages.request_span_id
+        cityHash64(trace_id, parent_span_id) as hash,
+        any(cityHash64(service, instance, engine_id)) as engine,
+        arrayJoin([(min(first_step) - 1, -1), (max(last_step), 1)]) as bound
+    from tailspan.{spans:Identifier}
+    where
+        {parts:UInt16} = 4096
+        and role = 'stage'
+        and stage = 'decode'
+        and last_step > 0
+        and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+        and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
+        and (
+            ({service:String} = '' and {model:String} = '' and {instance:String} = '')
+            or trace_id in (select measured.trace_id from measured)
+        )
+    group by trace_id, parent_span_id
 ),
 
-batched as (
+batches as (
     select
         bounds.hash as hash,
-        any(bounds.start) as start,
-        any(bounds.e2e_ns) as e2e_ns,
-        any(bounds.weight) as weight,
-        any(bounds.whole_weight) as whole_weight,
-        any(bounds.stage_names) as stage_names,
-        any(bounds.stage_walls) as stage_walls,
-        sum(step_sums.steps * bounds.sign) as steps,
-        sum(step_sums.request_steps * bounds.sign) / steps as batch,
-        arrayConcat(
-            any(bounds.pairs), if(steps > 0 and batch > 0, [('batch', toString(exp2(floor(log2(batch)))))], [])
-        ) as pairs
+        sum(step_sums.request_steps * bounds.sign) / sum(step_sums.steps * bounds.sign) as requests
     from (
         select
-            *,
+            hash,
+            engine,
             bound.1 as step,
             bound.2 as sign
-        from ledgers
-        array join if(until_step > 0, [(before_step, -1), (until_step, 1)], [(toInt64(0), 0)]) as bound
+        from decodes
     ) as bounds
-    asof left join step_sums on bounds.engine = step_sums.engine and bounds.step >= step_sums.step
+    asof join step_sums on bounds.engine = step_sums.engine and bounds.step >= step_sums.step
     group by bounds.hash
+),
+
+asked as (
+    select
+        hash,
+        begin,
+        e2e_ns,
+        request_weight as weight,
+        request_whole_weight as whole_weight,
+        arrayMap(entry -> (toString(entry.1), greatest(entry.2, 0) * request_weight), stages) as walls,
+        arrayConcat(
+            [
+                ('gen_ai.request.model', toString(owner.3)),
+                ('service.name', toString(owner.1)),
+                ('service.instance.id', toString(owner.2)),
+                ('tailspan.engine.id', toString(owner.4)),
+                -- Decoded when there is one row for each resource.
+                ('resource', toString(owner.5)),
+                ('tailspan.priority', if(mapContains(numbers, 'tailspan.priority'), '', '0')),
+                ('gen_ai.usage.input_tokens', toString(exp2(floor(log2(prompt_tokens))))),
+                ('gen_ai.usage.output_tokens', toString(exp2(floor(log2(generated_tokens))))),
+                ('preempted', if(preempted, 'yes', 'no')),
+                ('chunked', multiIf(not prefilled, '', chunked, 'yes', 'no')),
+                ('cached', multiIf(not prefilled, '', cached, 'yes', 'no'))
+            ],
+            arrayMap((key, held) -> (toString(key), held), mapKeys(texts), mapValues(texts)),
+            arrayMap((key, held) -> (toString(key), toString(held)), mapKeys(numbers), mapValues(numbers)),
+            arrayMap((key, held) -> (toString(key), toString(held)), mapKeys(flags), mapValues(flags))
+        ) as pairs
+    from traced
+    union all
+    -- Requests that only the engine's own tracing reported.
+    select
+        cityHash64(trace_id, engine_requests.span_id) as hash,
+        start as begin,
+        e2e_ns,
+        toFloat64(1) as weight,
+        toUInt64(1) as whole_weight,
+        arrayMap(
+            (stage, wall_ns) -> (toString(stage), toFloat64(wall_ns)), stages.stage, stages.wall_ns
+        ) as walls,
+        [
+            ('gen_ai.request.model', toString(model)),
+            ('service.name', toString(service)),
+            ('service.instance.id', toString(instance)),
+            ('tailspan.outcome', if(status_code = 2, 'error', 'ok')),
+            ('gen_ai.usage.input_tokens', toString(exp2(floor(log2(input_tokens))))),
+            ('gen_ai.usage.output_tokens', toString(exp2(floor(log2(output_tokens))))),
+            ('preempted', 'no')
+        ] as pairs
+    from tailspan.engine_requests
+    where
+        start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+        and sipHash64(trace_id) % 4096 < {parts:UInt16}
 ),
 
 judged as (
     select
         *,
-        quantileExactWeightedInterpolated(1 - {slowest:Float64})(e2e_ns, whole_weight) over () as threshold_ns,
+        (select (threshold_ns, begins, slow_count, other_count) from bounds) as bound,
+        bound.1 as threshold_ns,
         e2e_ns >= threshold_ns as slow,
-        intDiv((row_number() over (order by start asc, hash asc) - 1) * 32, count() over ()) as block
-    from batched
+        arrayCount(held -> held <= begin, bound.2) as block,
+        -- Some 1,000 slow ones and 3,000 others, chosen by hash.
+        hash < 18446744073709551615 / greatest(if(slow, bound.3 / 1000, bound.4 / 3000), 1) as chosen,
+        intDiv(hash, 2) * 2 + if(slow, 0, 1) as number
+    from asked
 ),
 
-numbered as (
+-- What is added up: of all requests and of slow ones the stages, of others only that they are there.
+entered as (
     select
-        *,
-        row_number() over (partition by slow order by hash asc) - 1 as place,
-        if(slow, place < 1000, place < 3000) as chosen,
-        if(slow, place, place + 1000) as number
-    from judged
+        weight,
+        threshold_ns,
+        slow,
+        block,
+        chosen,
+        number,
+        if(slow, walls, []) as slow_walls,
+        arrayPushFront(
+            arrayMap(
+                pair -> (pair.1, pair.2, slow_walls),
+                arrayFilter(
+                    -- Measured times are no attributes.
+                    pair -> pair.2 != ''
+                    and not endsWith(pair.1, '_ns')
+                    and not has((select groupArray(key) from many_valued), pair.1),
+                    -- What has a column can be among the attributes too.
+                    arrayDistinct(
+                        if(batch > 0, arrayPushBack(pairs, ('batch', toString(exp2(floor(log2(batch)))))), pairs)
+                    )
+                )
+            ),
+            ('', '', walls)
+        ) as entries
+    from (
+        select
+            judged.*,
+            batches.requests as batch
+        from judged
+        any left join batches on judged.hash = batches.hash
+    ) as with_batch
 ),
 
 blocks as (
     select
-        pair.1 as held_attribute,
-        pair.2 as held_value,
+        entry.1 as held_attribute,
+        entry.2 as held_value,
         block,
         count() as kept,
         countIf(slow) as kept_slow,
@@ -280,11 +326,11 @@ blocks as (
         sumIf(weight, slow) as slow_requests,
         sum(weight * weight) as squared_weight,
         any(threshold_ns) as threshold_ns,
-        sumMapIf(stage_names, arrayMap(wall_ns -> wall_ns * weight, stage_walls), slow or pair.1 = '') as walls,
-        sumMapIf(stage_names, arrayMap(wall_ns -> wall_ns * weight, stage_walls), slow) as slow_walls,
-        groupArrayIf(toUInt32(number), chosen) as members
-    from numbered
-    array join pairs as pair
+        sumMap(entry.3.1, entry.3.2) as walls,
+        sumMapIf(entry.3.1, entry.3.2, slow) as slow_walls,
+        groupArrayIf(number, chosen) as members
+    from entered
+    array join entries as entry
     group by held_attribute, held_value, block
 ),
 
@@ -292,6 +338,7 @@ named as (
     select
         pair.1 as attribute,
         pair.2 as value,
+        held_attribute = 'resource' as of_resource,
         blocks.*
     from blocks
     array join
@@ -330,6 +377,7 @@ select
     ) as slow_sum_ns,
     arraySort(arrayFlatten(groupArray(named.members))) as members
 from named
-group by attribute, value
-qualify count() over (partition by attribute) <= 50
+-- A key of both span and resource is two attributes, so that no request counts twice in one.
+group by attribute, value, of_resource
+qualify count() over (partition by attribute, of_resource) <= 50
 order by attribute asc, value asc

@@ -2,21 +2,21 @@
 -- The wait of a request is the sum of its stages `queue`; requests without one are left out. Percentiles interpolate
 -- linearly and count every request with its weight. The row `everyone` is that of all requests. The later period
 -- is the window without the baseline, the earlier one the baseline, which may lie within the window (its first half) or
--- outside. Of each key's requests of both periods those that waited longest, a hundredth or 32 if that is more but at
--- most a tenth, are counted by period and block of time, 8 blocks with as many of its requests each: whether more of
--- them are in the later period, or only by chance.
+-- outside. Each period of a key is cut into 8 blocks with as many of its requests each, in the order of time: whether
+-- its long waits rose beyond chance is told by how much the P99 differs from block to block.
 -- Parameters:
---   since           DateTime64(9, 'UTC')  begin of the window, inclusive
---   until           DateTime64(9, 'UTC')  end of the window, exclusive
---   baseline_since  DateTime64(9, 'UTC')  begin of the earlier period, inclusive
---   baseline_until  DateTime64(9, 'UTC')  end of the earlier period, exclusive
---   service         String = ''           service.name; empty = all
---   model           String = ''           gen_ai.request.model; empty = all
---   instance        String = ''           service.instance.id; empty = all
---   by              String = 'priority'   priority, model, instance, service, engine, lora, outcome, or any attribute
---   times           Float64 = 10          a wait is long if it is so many times the median wait of all requests
---   sample          UInt64 = 1            one request in that many is read, chosen by the first bytes of its trace id
---   limit           UInt32 = 20           keys, those with the most requests
+--   since           DateTime64(9, 'UTC')    begin of the window, inclusive
+--   until           DateTime64(9, 'UTC')    end of the window, exclusive
+--   baseline_since  DateTime64(9, 'UTC')    begin of the earlier period, inclusive
+--   baseline_until  DateTime64(9, 'UTC')    end of the earlier period, exclusive
+--   service         String = ''             service.name; empty = all
+--   model           String = ''             gen_ai.request.model; empty = all
+--   instance        String = ''             service.instance.id; empty = all
+--   by              String = 'priority'     priority, model, instance, service, engine, lora, outcome, or any attribute
+--   times           Float64 = 10            a wait is long if it is so many times the median wait of all requests
+--   parts           UInt16 = 4096           traces to read: so many of the 4096 parts that a hash divides them into
+--   spans           Identifier = 'spans'    spans, or spans_sample where it holds these parts of both periods
+--   limit           UInt32 = 20             keys, those with the most requests
 -- Columns:
 --   everyone          UInt8              1: all requests, 0: those of one key
 --   key               String             value of the attribute; empty = the request has none
@@ -37,14 +37,10 @@
 --   after_requests    UInt64             requests read in the later period
 --   after_p50_ns      Nullable(Float64)  ns, percentile in the later period; NULL without requests
 --   after_p99_ns      Nullable(Float64)  ns
---   before_beyond     Array(Float64)     share of those that waited longest, by block of the earlier period
---   after_beyond      Array(Float64)     share of those that waited longest, by block of the later period
--- Tables: tailspan.engine_requests, tailspan.spans, tailspan.stages
+--   before_blocks_ns  Array(Float64)     ns, P99 of the wait in each block of the earlier period that has requests
+--   after_blocks_ns   Array(Float64)     ns, the same of the later period
+-- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample
 with
-toFixedString(
-    unhex(concat(leftPad(hex(intDiv(18446744073709551615, {sample:UInt64})), 16, '0'), repeat('F', 16))), 16
-) as last_trace_id,
-
 traced as (
     select
         trace_id,
@@ -52,35 +48,75 @@ traced as (
         start,
         weight,
         whole_weight,
-        multiIf(
-            {by:String} = 'priority', toString(attributes_int['tailspan.priority']),
-            {by:String} = 'model', toString(model),
-            {by:String} = 'instance', toString(instance),
-            {by:String} = 'service', toString(service),
-            {by:String} = 'engine', toString(engine_id),
-            {by:String} = 'lora', attributes_string['tailspan.lora'],
-            {by:String} = 'outcome', attributes_string['tailspan.outcome'],
-            mapContains(attributes_string, {by:String}), attributes_string[{by:String}],
-            mapContains(attributes_int, {by:String}), toString(attributes_int[{by:String}]),
-            mapContains(attributes_bool, {by:String}), toString(attributes_bool[{by:String}]),
-            resource_attributes[{by:String}]
+        -- if() with a parameter is decided before anything is read, so that only the maps are read that are needed.
+        if(
+            {by:String} = 'priority',
+            toString(attributes_int['tailspan.priority']),
+            if(
+                {by:String} in ('model', 'instance', 'service', 'engine'),
+                multiIf(
+                    {by:String} = 'model', toString(model),
+                    {by:String} = 'instance', toString(instance),
+                    {by:String} = 'service', toString(service),
+                    toString(engine_id)
+                ),
+                if(
+                    {by:String} in ('lora', 'outcome'),
+                    if(
+                        {by:String} = 'lora',
+                        attributes_string['tailspan.lora'],
+                        attributes_string['tailspan.outcome']
+                    ),
+                    multiIf(
+                        mapContains(attributes_string, {by:String}), attributes_string[{by:String}],
+                        mapContains(attributes_int, {by:String}), toString(attributes_int[{by:String}]),
+                        mapContains(attributes_bool, {by:String}), toString(attributes_bool[{by:String}]),
+                        resource_attributes[{by:String}]
+                    )
+                )
+            )
         ) as key
-    from tailspan.spans
+    from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'request'
+        and (
+            (start >= {since:DateTime64(9, 'UTC')} and start < {until:DateTime64(9, 'UTC')})
+            or (start >= {baseline_since:DateTime64(9, 'UTC')} and start < {baseline_until:DateTime64(9, 'UTC')})
+        )
     where
-        role = 'request'
-        and start >= least({since:DateTime64(9, 'UTC')}, {baseline_since:DateTime64(9, 'UTC')})
-        and start < greatest({until:DateTime64(9, 'UTC')}, {baseline_until:DateTime64(9, 'UTC')})
-        and ({service:String} = '' or service = {service:String})
+        ({service:String} = '' or service = {service:String})
         and ({model:String} = '' or model = {model:String})
         and ({instance:String} = '' or instance = {instance:String})
-        and trace_id <= last_trace_id
+),
+
+waits as (
+    select
+        trace_id,
+        parent_span_id as request_span_id,
+        sum(duration_ns) as wait_ns
+    from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'stage'
+        and stage = 'queue'
+        -- The stages before the queue take less than an hour; a minute of grace for clocks that were set meanwhile.
+        and (
+            (
+                start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+                and start < {until:DateTime64(9, 'UTC')} + toIntervalHour(1)
+            ) or (
+                start >= {baseline_since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+                and start < {baseline_until:DateTime64(9, 'UTC')} + toIntervalHour(1)
+            )
+        )
+    group by trace_id, request_span_id
 ),
 
 -- Requests that only the engine's own tracing reported.
 engine_traced as (
     select
         trace_id,
-        span_id,
         start,
         toFloat64(1) as weight,
         toUInt64(1) as whole_weight,
@@ -91,50 +127,40 @@ engine_traced as (
             {by:String} = 'service', toString(service),
             {by:String} = 'outcome', if(status_code = 2, 'error', 'ok'),
             ''
-        ) as key
+        ) as key,
+        arraySum((name, wall_ns) -> if(name = 'queue', wall_ns, 0), stages.stage, stages.wall_ns) as wait_ns
     from tailspan.engine_requests
     where
-        start >= least({since:DateTime64(9, 'UTC')}, {baseline_since:DateTime64(9, 'UTC')})
-        and start < greatest({until:DateTime64(9, 'UTC')}, {baseline_until:DateTime64(9, 'UTC')})
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and (
+            (start >= {since:DateTime64(9, 'UTC')} and start < {until:DateTime64(9, 'UTC')})
+            or (start >= {baseline_since:DateTime64(9, 'UTC')} and start < {baseline_until:DateTime64(9, 'UTC')})
+        )
         and ({service:String} = '' or service = {service:String})
         and ({model:String} = '' or model = {model:String})
         and ({instance:String} = '' or instance = {instance:String})
-        and trace_id <= last_trace_id
-),
-
-waits as (
-    select
-        trace_id,
-        request_span_id,
-        sum(wall_ns) as wait_ns
-    from tailspan.stages
-    where
-        stage = 'queue'
-        -- The stages before the queue take less than an hour; a minute of grace for clocks that were set meanwhile.
-        and start >= least({since:DateTime64(9, 'UTC')}, {baseline_since:DateTime64(9, 'UTC')}) - toIntervalMinute(1)
-        and start < greatest({until:DateTime64(9, 'UTC')}, {baseline_until:DateTime64(9, 'UTC')}) + toIntervalHour(1)
-        and trace_id <= last_trace_id
-    group by trace_id, request_span_id
+        and has(stages.stage, 'queue')
 ),
 
 queued as (
     select
-        asked.trace_id as trace_id,
-        asked.key as key,
-        asked.start as start,
-        asked.weight as weight,
-        asked.whole_weight as whole_weight,
-        waits.wait_ns as wait_ns,
-        asked.start >= {since:DateTime64(9, 'UTC')} and asked.start < {until:DateTime64(9, 'UTC')} as in_window,
-        asked.start >= {baseline_since:DateTime64(9, 'UTC')}
-        and asked.start < {baseline_until:DateTime64(9, 'UTC')} as earlier
-    from (
-        select * from traced
-        union all
-        select * from engine_traced
-    ) as asked
-    inner join waits on asked.trace_id = waits.trace_id and asked.span_id = waits.request_span_id
-    where in_window or earlier
+        traced.trace_id as trace_id,
+        traced.start as start,
+        traced.weight as weight,
+        traced.whole_weight as whole_weight,
+        traced.key as key,
+        waits.wait_ns as wait_ns
+    from traced
+    inner join waits on traced.trace_id = waits.trace_id and traced.span_id = waits.request_span_id
+    union all
+    select
+        trace_id,
+        start,
+        weight,
+        whole_weight,
+        key,
+        wait_ns
+    from engine_traced
 ),
 
 classed as (
@@ -144,8 +170,8 @@ classed as (
         weight,
         whole_weight,
         wait_ns,
-        in_window,
-        earlier,
+        start >= {since:DateTime64(9, 'UTC')} and start < {until:DateTime64(9, 'UTC')} as in_window,
+        start >= {baseline_since:DateTime64(9, 'UTC')} and start < {baseline_until:DateTime64(9, 'UTC')} as earlier,
         quantileExactWeightedInterpolatedIf(0.5)(wait_ns, whole_weight, in_window) over () * {times:Float64}
             as long_wait_ns,
         class.1 as everyone,
@@ -157,9 +183,6 @@ classed as (
 placed as (
     select
         *,
-        count() over (partition by everyone, class_key) as class_count,
-        row_number() over (partition by everyone, class_key order by wait_ns desc, trace_id asc)
-        <= greatest(0.01 * class_count, least(0.1 * class_count, 32)) as beyond,
         intDiv(
             (row_number() over (partition by everyone, class_key, earlier order by start asc, trace_id asc) - 1) * 8,
             count() over (partition by everyone, class_key, earlier)
@@ -183,11 +206,9 @@ classes as (
         countIf(not earlier) as after_requests,
         quantilesExactWeightedInterpolatedIf(0.5, 0.99)(wait_ns, whole_weight, earlier) as before_q,
         quantilesExactWeightedInterpolatedIf(0.5, 0.99)(wait_ns, whole_weight, not earlier) as after_q,
-        -- Of each block of a period, in order: what waited longest, and all.
-        sumForEachIf(arrayMap(place -> if(place = block and beyond, weight, 0), range(8)), earlier) as before_hits,
-        sumForEachIf(arrayMap(place -> if(place = block, weight, 0), range(8)), earlier) as before_sizes,
-        sumForEachIf(arrayMap(place -> if(place = block and beyond, weight, 0), range(8)), not earlier) as after_hits,
-        sumForEachIf(arrayMap(place -> if(place = block, weight, 0), range(8)), not earlier) as after_sizes
+        -- Of each block, those of the earlier period first; NaN without requests.
+        quantileExactWeightedInterpolatedResample(0.99, 0, 16, 1)(wait_ns, whole_weight, block + if(earlier, 0, 8))
+            as blocks_ns
     from placed
     group by everyone, class_key
     having kept_requests > 0
@@ -196,7 +217,7 @@ classes as (
 select
     toUInt8(classes.everyone) as everyone,
     classes.class_key as key,
-    toUInt64(round(classes.window_weight * {sample:UInt64})) as requests,
+    toUInt64(round(classes.window_weight * 4096 / {parts:UInt16})) as requests,
     classes.kept_requests as kept_requests,
     classes.wait_sum_ns / classes.window_weight as wait_mean_ns,
     classes.wait_q[1] as wait_p50_ns,
@@ -213,12 +234,8 @@ select
     classes.after_requests as after_requests,
     if(classes.after_requests > 0, classes.after_q[1], null) as after_p50_ns,
     if(classes.after_requests > 0, classes.after_q[2], null) as after_p99_ns,
-    arrayFilter(
-        ratio -> isFinite(ratio), arrayMap((hits, size) -> hits / size, classes.before_hits, classes.before_sizes)
-    ) as before_beyond,
-    arrayFilter(
-        ratio -> isFinite(ratio), arrayMap((hits, size) -> hits / size, classes.after_hits, classes.after_sizes)
-    ) as after_beyond
+    arrayFilter(wait -> isFinite(wait), arraySlice(classes.blocks_ns, 1, 8)) as before_blocks_ns,
+    arrayFilter(wait -> isFinite(wait), arraySlice(classes.blocks_ns, 9, 8)) as after_blocks_ns
 from classes
 order by everyone desc, requests desc, key asc
 limit {limit:UInt32} + 1

@@ -1,5 +1,5 @@
 -- Purpose: completed requests that met given limits of TTFT, ITL, TPOT and end-to-end time, by group and over time
--- TTFT and TPOT are as in query `ttft`, a request's own ITL within 1.1 %. Counts use `weight`, multiplied by `one_in`.
+-- TTFT and TPOT are as in query `ttft`, a request's own ITL within 1.1 %. Counts use `weight`, times 4096 / `parts`.
 -- Good are the completed requests that met ALL limits given, as `vllm bench serve --goodput` counts them: at most the
 -- limit; TPOT of fewer than two tokens counts as 0. The limit of ITL is for the p99 of a request's own gaps; fewer than
 -- two tokens meet it. What is not known meets no limit. A TTFT after the end (clocks that were set) gives a TPOT of 0.
@@ -13,8 +13,8 @@
 --   by                 String = 'model'       what a group is, as in query `stages_by`; empty = one group
 --   attribute          String = ''            with `by` = attr: a key of the request span or else of its resource
 --   step_seconds       UInt32 = 0             length of a bucket of time; 0 = one bucket
---   one_in             UInt32 = 1             read one trace in so many, chosen by its id; 1 = all
---   spans              Identifier = 'spans'   spans, or spans_sample (of every 16th trace) if 16 divides `one_in`
+--   parts              UInt16 = 4096          read so many of the 4096 parts of all traces, sipHash64(trace_id) % 4096
+--   spans              Identifier = 'spans'   spans, or spans_sample, which holds the first 256 parts
 --   group_limit        UInt32 = 20            groups with the most requests that are listed
 --   ttft_slo_ns        Int64 = 0              limit that a request's TTFT may reach; 0 = none
 --   itl_slo_ns         Int64 = 0              limit that a request's ITL at its own p99 may reach; 0 = none
@@ -42,10 +42,11 @@ with
 longest as (
     select max(duration_ns) as e2e_ns
     from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'request'
     where
-        role = 'request'
-        and sipHash64(trace_id) % {one_in:UInt32} = 0
-        and start >= {since:DateTime64(9, 'UTC')}
+        start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
 ),
 
@@ -125,11 +126,12 @@ traced as (
         minIf(first_step, role = 'stage' and last_step > 0) as engine_first_step,
         maxIf(last_step, role = 'stage' and last_step > 0) as engine_last_step
     from tailspan.{spans:Identifier} as spans
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and (role = 'request' or (role = 'stage' and stage in ('prefill', 'decode')))
     where
-        (role = 'request' or (role = 'stage' and stage in ('prefill', 'decode')))
-        and sipHash64(trace_id) % {one_in:UInt32} = 0
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
-        and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+        start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
     group by trace_id, if(role = 'request', span_id, parent_span_id)
     having
@@ -188,7 +190,7 @@ engine_traced as (
         (emptyArrayInt32(), emptyArrayUInt64()) as histogram
     from tailspan.engine_requests
     where
-        sipHash64(trace_id) % {one_in:UInt32} = 0
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
@@ -218,7 +220,7 @@ timed as (
             intDiv(toUnixTimestamp(request_start), greatest({step_seconds:UInt32}, 1)) * {step_seconds:UInt32}, 'UTC'
         ) as bucket,
         key,
-        request_weight * {one_in:UInt32} as weight,
+        request_weight * (4096 / {parts:UInt16}) as weight,
         request_output_tokens as output_tokens,
         greatest(sent_e2e_ns, 0) as e2e_ns,
         request_ttft_ns as ttft_ns,

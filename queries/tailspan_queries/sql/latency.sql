@@ -1,7 +1,7 @@
 -- Purpose: TTFT, ITL, TPOT, end-to-end time, tokens and failures, by group and over time
 -- TTFT and TPOT are as in query `ttft`, exact; percentiles interpolate linearly between neighbours, over one value a
 -- request, repeated as often as `whole_weight` says. ITL is as in query `itl`:
--- the gaps of all requests, each within 1.1 %. Counts use `weight`, multiplied by `one_in`.
+-- the gaps of all requests, each within 1.1 %. Counts use `weight`, scaled up by 4096 / `parts`.
 -- Groups and buckets of time are those of query `stages_by`.
 -- Parameters:
 --   since         DateTime64(9, 'UTC')  begin of the window, inclusive
@@ -12,8 +12,8 @@
 --   by            String = 'model'      what a group is, as in query `stages_by`; empty = one group
 --   attribute     String = ''           with `by` = attr: a key of the request span or, if it has none, of its resource
 --   step_seconds  UInt32 = 0            length of a bucket of time; 0 = one bucket
---   one_in        UInt32 = 1            read one trace in so many, chosen by its id; 1 = all
---   spans         Identifier = 'spans'  spans, or spans_sample (of every 16th trace) if 16 divides `one_in`
+--   parts         UInt16 = 4096         read so many of the 4096 parts of all traces, sipHash64(trace_id) % 4096
+--   spans         Identifier = 'spans'  spans, or spans_sample, which holds the first 256 parts
 --   group_limit   UInt32 = 20           groups with the most requests that are listed
 -- Columns:
 --   bucket         DateTime('UTC')    begin of the bucket of time, UTC; 1970 if there is only one
@@ -64,10 +64,11 @@ with
 longest as (
     select max(duration_ns) as e2e_ns
     from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'request'
     where
-        role = 'request'
-        and sipHash64(trace_id) % {one_in:UInt32} = 0
-        and start >= {since:DateTime64(9, 'UTC')}
+        start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
 ),
 
@@ -149,11 +150,12 @@ traced as (
         minIf(first_step, role = 'stage' and last_step > 0) as engine_first_step,
         maxIf(last_step, role = 'stage' and last_step > 0) as engine_last_step
     from tailspan.{spans:Identifier} as spans
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and (role = 'request' or (role = 'stage' and stage in ('prefill', 'decode')))
     where
-        (role = 'request' or (role = 'stage' and stage in ('prefill', 'decode')))
-        and sipHash64(trace_id) % {one_in:UInt32} = 0
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
-        and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+        start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
     group by trace_id, if(role = 'request', span_id, parent_span_id)
     having
@@ -214,7 +216,7 @@ engine_traced as (
         (emptyArrayInt32(), emptyArrayUInt64()) as histogram
     from tailspan.engine_requests
     where
-        sipHash64(trace_id) % {one_in:UInt32} = 0
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
@@ -247,7 +249,7 @@ timed as (
         ) as bucket,
         key,
         toUnixTimestamp64Nano(request_start) as begin_ns,
-        request_weight * {one_in:UInt32} as weight,
+        request_weight * (4096 / {parts:UInt16}) as weight,
         request_whole_weight as whole_weight,
         request_input_tokens as input_tokens,
         request_output_tokens as output_tokens,

@@ -7,22 +7,37 @@
 --   service   String = ''           service.name; empty = all
 --   model     String = ''           gen_ai.request.model; empty = all
 --   instance  String = ''           service.instance.id; empty = all
---   one_in    UInt32 = 1            read one trace in so many, chosen by its id, as in query `latency`; 1 = all
+--   parts     UInt16 = 4096         read so many of the 4096 parts of all traces, sipHash64(trace_id) % 4096
+--   spans     Identifier = 'spans'  spans, or spans_sample, which holds the first 256 parts
 -- Columns:
 --   metric   String   e2e, ttft or itl
 --   low_ns   Float64  ns, values are above it
 --   high_ns  Float64  ns, values are at most this
 --   count    UInt64   requests, or gaps, weighted, rounded
--- Tables: tailspan.requests, tailspan.spans
+-- Tables: tailspan.engine_requests, tailspan.spans, tailspan.spans_sample
 with
 -- A value v lies in bucket b if it is above 2^(b / 4) and at most 2^((b + 1) / 4).
 request_times as (
     select
         weight,
-        arrayJoin([('e2e', e2e_ns), ('ttft', ttft_ns)]) as timed
-    from tailspan.requests
+        arrayJoin([('e2e', duration_ns), ('ttft', ttft_ns)]) as timed
+    from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'request'
     where
-        cityHash64(trace_id) % {one_in:UInt32} = 0
+        start >= {since:DateTime64(9, 'UTC')}
+        and start < {until:DateTime64(9, 'UTC')}
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    union all
+    select
+        toFloat64(1) as weight,
+        arrayJoin([('e2e', e2e_ns), ('ttft', ttft_ns)]) as timed
+    from tailspan.engine_requests
+    where
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
@@ -36,12 +51,13 @@ gap_buckets as (
         splitByChar(
             ':', arrayJoin(splitByChar(' ', attributes_string['tailspan.itl.histogram']))
         ) as pair
-    from tailspan.spans
-    where
-        role = 'stage'
+    from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'stage'
         and stage = 'decode'
-        and cityHash64(trace_id) % {one_in:UInt32} = 0
-        and start >= {since:DateTime64(9, 'UTC')}
+    where
+        start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
         and ({model:String} = '' or model = {model:String})
@@ -68,7 +84,7 @@ select
     metric,
     exp2(bucket / 4) as low_ns,
     exp2((bucket + 1) / 4) as high_ns,
-    toUInt64(round(sum(amount) * {one_in:UInt32})) as count
+    toUInt64(round(sum(amount) * (4096 / {parts:UInt16}))) as count
 from amounts
 group by metric, bucket
 having count > 0

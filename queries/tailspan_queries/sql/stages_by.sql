@@ -1,7 +1,7 @@
 -- Purpose: latency percentiles of every stage by group of requests and over time, from the raw spans
 -- What query `stages` computes, for each group of requests and each bucket of time. Percentiles interpolate linearly
 -- between neighbours, as numpy.percentile does, over one value a span, repeated as often as `whole_weight` says; counts
--- and sums use `weight`, multiplied by `one_in`.
+-- and sums use `weight`, scaled up by 4096 / `parts`.
 -- Groups, by `by`: model, service, instance, engine, priority, lora, stream, attr (the value of `attribute`: of the
 -- request span or, if it has none, of its resource); prompt, output: tokens, from the power of two that is the key to
 -- the next (a prompt below 128 tokens and an output below 16 is group 1, none is group 0); batch: the same of the mean
@@ -17,8 +17,8 @@
 --   by            String = 'model'      what a group is, as said above; empty = one group
 --   attribute     String = ''           with `by` = attr: a key of the request span or, if it has none, of its resource
 --   step_seconds  UInt32 = 0            length of a bucket of time; 0 = one bucket
---   one_in        UInt32 = 1            read one trace in so many, chosen by its id; 1 = all
---   spans         Identifier = 'spans'  spans, or spans_sample (of every 16th trace) if 16 divides `one_in`
+--   parts         UInt16 = 4096         read so many of the 4096 parts of all traces, sipHash64(trace_id) % 4096
+--   spans         Identifier = 'spans'  spans, or spans_sample, which holds the first 256 parts
 --   group_limit   UInt32 = 20           groups with the most requests that are listed
 --   stage         String = ''           only this stage and `request`; empty = all
 -- Columns:
@@ -58,10 +58,11 @@ with
 longest as (
     select max(duration_ns) as e2e_ns
     from tailspan.{spans:Identifier}
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role = 'request'
     where
-        role = 'request'
-        and sipHash64(trace_id) % {one_in:UInt32} = 0
-        and start >= {since:DateTime64(9, 'UTC')}
+        start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
 ),
 
@@ -133,11 +134,12 @@ traced as (
         minIf(first_step, role = 'stage' and last_step > 0) as engine_first_step,
         maxIf(last_step, role = 'stage' and last_step > 0) as engine_last_step
     from tailspan.{spans:Identifier} as spans
+    prewhere
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
+        and role in ('request', 'stage')
     where
-        role in ('request', 'stage')
-        and sipHash64(trace_id) % {one_in:UInt32} = 0
         -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
-        and start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
+        start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
         and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select e2e_ns from longest))
     group by trace_id, if(role = 'request', span_id, parent_span_id)
     having
@@ -201,7 +203,7 @@ engine_traced as (
         toInt64(-1) as gpu_ns_total
     from tailspan.engine_requests
     where
-        sipHash64(trace_id) % {one_in:UInt32} = 0
+        sipHash64(trace_id) % 4096 < {parts:UInt16}
         and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
@@ -232,7 +234,7 @@ entries as (
             intDiv(toUnixTimestamp(request_start), greatest({step_seconds:UInt32}, 1)) * {step_seconds:UInt32}, 'UTC'
         ) as bucket,
         key,
-        request_weight * {one_in:UInt32} as weight,
+        request_weight * (4096 / {parts:UInt16}) as weight,
         request_whole_weight as whole_weight,
         entry.1 as stage,
         entry.2 as wall_ns,

@@ -8,7 +8,7 @@
 --   instance   String = ''                 service.instance.id; empty = all
 --   attribute  String = 'service.version'  resource attribute that names the version
 --   parts      UInt16 = 4096                parts of all traces that are read, of 4,096, by a hash of their id
---   spans      Identifier = 'spans'         table that is read; spans_sample has the first 256 parts
+--   spans      Identifier = 'spans'         spans, or spans_sample, which has the first 256 parts
 -- Columns:
 --   service        LowCardinality(String)  service.name
 --   version        String                  value of the attribute; empty where the resource has none

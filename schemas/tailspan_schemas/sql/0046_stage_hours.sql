@@ -26,7 +26,8 @@ create table if not exists tailspan.stage_hours -- noqa: PRS
         comment 'Sketch of measured device times, ns, as wall_q'
 )
 engine = AggregatingMergeTree
-partition by toStartOfMonth(hour)
+-- By the day: a window of 24 hours touches two parts at least, which two cores merge at the same time.
+partition by toDate(hour)
 order by (stage, service, model, hour)
 settings non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
 comment 'stage_minutes by the hour and over all instances: long windows at a hundredth of the rows; always aggregate'

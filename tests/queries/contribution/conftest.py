@@ -11,6 +11,7 @@ from tests.support.collector import RunningCollector, wait_until
 
 PLANTED, NOTHING, WEIGHTED, STARVED, EVEN, OVERLAPPING, ENGINE = range(7)
 """Hours that the sets of requests are in."""
+SAMPLED = "select count() from tailspan.spans where role in ('request', 'stage') and sipHash64(trace_id) % 4096 < 256"
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +76,12 @@ def client(
         count = len(spans) + len(engine_times)
         assert collector.wait_rows(count) == count
         # What views make of an insert is there a moment after its spans.
-        rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
+        rolled_up = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
         requests = sum(map(len, (planted, nothing, weighted, starved, even, overlapping, engine_times)))
         assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
+        (sampled,) = collector.query(SAMPLED)[0]
+        in_sample = "select count() from tailspan.spans_sample"
+        assert wait_until(lambda: collector.query(in_sample)[0][0], lambda count: count >= sampled) == sampled
         client = connect(collector.url)
         yield client
         client.close()

@@ -1,18 +1,24 @@
 """Who waits: the query against NumPy, a starved class, and nobody."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tailspan import attributes
+from tailspan.cli import main
 from tailspan.errors import UserError
 from tailspan_queries.client import Client
 from tailspan_queries.fairness import WaitClass, fairness_report
-from tailspan_queries.fairness_view import diagnose, fairness_csv, fairness_json, warnings
+from tailspan_queries.fairness_view import cautions, diagnose, fairness_csv, fairness_json, warnings
+from tailspan_queries.sampling import STORED
 from tailspan_queries.times import Window
 from tests.queries.contribution import traffic
 from tests.queries.contribution.conftest import EVEN, PLANTED, STARVED, WEIGHTED
+from tests.queries.sample_parts import part_of
 
 Items = list[traffic.Labelled]
 MIDDLE = traffic.HOUR_NS // 2
@@ -43,16 +49,19 @@ def check(found: WaitClass, items: Items, whole: Items, middle_ns: int) -> None:
     assert found.long_ratio == pytest.approx((repeated > 10 * median).mean())
     assert found.longest_trace_id == items[int(wait.argmax())].request.trace_id.hex()
     early = np.array([item.request.start_ns < middle_ns for item in items])
-    most = max(0.01 * len(wait), min(0.1 * len(wait), 32))
-    beyond = (-wait).argsort().argsort() < int(most)
     for name, period in (("before", early), ("after", ~early)):
         inside = np.repeat(wait[period], weights[period])
         assert getattr(found, f"{name}_requests") == period.sum()
         assert getattr(found, f"{name}_p50_ns") == pytest.approx(np.percentile(inside, 50))
         assert getattr(found, f"{name}_p99_ns") == pytest.approx(np.percentile(inside, 99))
         block = np.arange(period.sum()) * 8 // period.sum()
-        over = np.bincount(block, (weights * beyond)[period], 8) / np.bincount(block, weights[period], 8)
-        assert sorted(getattr(found, f"{name}_beyond")) == pytest.approx(sorted(over))
+        p99s = [np.percentile(np.repeat(wait[period][mine], weights[period][mine]), 99) for mine in of_blocks(block)]
+        assert getattr(found, f"{name}_blocks_ns") == pytest.approx(tuple(p99s))
+
+
+def of_blocks(block: np.ndarray) -> list[np.ndarray]:
+    """Return which requests each of the blocks with requests holds."""
+    return [block == number for number in np.unique(block)]
 
 
 @pytest.mark.parametrize(("name", "hour"), [("starved", STARVED), ("weighted", WEIGHTED)])
@@ -110,38 +119,90 @@ def test_nobody_starves_where_all_wait_alike(client: Client, hour: int, by: str)
     assert diagnose(report).startswith("nobody starves: ")
 
 
-def test_false_alarms_of_the_rise(client: Client, even: Items) -> None:
-    """In 200 windows of the same waits in another order, at most one in twenty has a class that rose."""
-    from tailspan_queries import significance
+def test_the_chance_of_a_rise_is_that_of_scipy() -> None:
+    """Welch's test of the logarithms of the blocks' P99s, one-sided, is SciPy's; below a microsecond all are alike."""
+    rng = np.random.default_rng(3)
+    for rise in (0.5, 1.0, 1.5, 4.0):
+        before, after = rng.lognormal(16, 0.6, 8), rise * rng.lognormal(16, 0.6, 8)
+        found = rise_p_value(before, after)
+        expected = stats.ttest_ind(np.log(after), np.log(before), equal_var=False, alternative="greater").pvalue
+        assert found == pytest.approx(expected)
+    assert rise_p_value(np.zeros(8), np.full(8, 900.0)) == 1
+    assert rise_p_value(np.zeros(8), np.full(8, 2000.0)) == 0
 
+
+def rise_p_value(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the chance that a class with these P99s, in ns, has."""
+    blocks = {"before_blocks_ns": tuple(before.tolist()), "after_blocks_ns": tuple(after.tolist())}
+    return WaitClass(**{field.name: 0 for field in fields(WaitClass)} | blocks).rise_p_value  # type: ignore[arg-type]
+
+
+def test_false_alarms_of_the_rise(even: Items) -> None:
+    """In 200 windows of the same waits in another order, at most one in twenty has a class that rose."""
     wait = waits(even)
     alarms = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         classes = rng.integers(0, 3, len(wait))
-        risen = False
         shuffled = rng.permutation(wait)
+        risen = False
         for one in range(3):
-            mine = shuffled[classes == one]
-            beyond = ((-mine).argsort().argsort() < min(0.1 * len(mine), 32)).astype(float)
-            halves = np.array_split(beyond, 2)
-            before, after = ([block.mean() for block in np.array_split(half, 8)] for half in halves)
-            rise = np.percentile(np.array_split(mine, 2)[1], 99) / np.percentile(np.array_split(mine, 2)[0], 99) - 1
-            risen |= rise >= 0.1 and significance.welch_greater(before, after) < 0.05 / 3
+            before, after = np.array_split(shuffled[classes == one], 2)
+            p99s = [[np.percentile(block, 99) for block in np.array_split(half, 8)] for half in (before, after)]
+            rise = np.percentile(after, 99) / np.percentile(before, 99) - 1
+            risen |= rise >= 0.1 and rise_p_value(np.array(p99s[0]), np.array(p99s[1])) < 0.05 / 3
         alarms += risen
     print(f"{alarms} of 200 windows without a change have a class that rose")
     assert alarms <= 10
 
 
 def test_of_many_requests_a_part_is_read(client: Client, starved: Items, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit one request in two is read, and the longest waits are still those of all."""
+    """Above the limit the numbers are NumPy's over the traces read, and counts and longest waits those of all."""
     monkeypatch.setattr("tailspan_queries.fairness.READ_LIMIT", 2000)
     report = fairness_report(client, traffic.window(STARVED))
-    below = [item for item in starved if item.request.trace_id[0] < 0x80]
+    read = [item for item in starved if part_of(item.request.trace_id) < report.sample.parts]
+    assert report.sample.parts == 4096 * 2000 // 3000
     assert report.everyone is not None
-    assert (report.sample, report.everyone.kept_requests, report.everyone.requests) == (2, len(below), 2 * len(below))
+    assert report.everyone.requests == round(len(read) * 4096 / report.sample.parts)
+    whole = replace(report.everyone, requests=len(read))
+    check(whole, read, read, traffic.window(STARVED).since_ns + MIDDLE)
     assert report.longest[0].wait_ns == waits(starved).max()
     assert [found.key for found in report.starved] == ["9"]
+    assert (
+        cautions(report)[-1]
+        == "read 67 % of the traces (--exact reads all); counts are scaled up, longest waits are of all"
+    )
+
+
+def test_everything_is_read_where_it_is_asked_for(
+    client: Client, starved: Items, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --exact the limit is none, and nothing is said of a sample."""
+    monkeypatch.setattr("tailspan_queries.fairness.READ_LIMIT", 2000)
+    hour = traffic.window(STARVED).as_json()
+    question = ["fairness", "--since", hour["since"], "--until", hour["until"], "--url", client.url]
+    found = []
+    for more in ([], ["--exact"]):
+        assert main([*question, "--format", "json", *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["read_ratio"] == pytest.approx(2 / 3, rel=0.001)
+    assert (found[1]["read_ratio"], found[1]["everyone"]["kept_requests"]) == (1, len(starved))
+    assert [bool([text for text in one["cautions"] if "of the traces" in text]) for one in found] == [True, False]
+
+
+def test_both_periods_are_read_in_the_same_parts(
+    client: Client, even: Items, starved: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a baseline the limit is for both windows together, and the stored sample serves where both are in it."""
+    monkeypatch.setattr("tailspan_queries.fairness.READ_LIMIT", 3000)
+    monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", 3000)
+    hours = sorted((EVEN, STARVED))
+    items = {EVEN: even, STARVED: starved}
+    report = fairness_report(client, traffic.window(hours[1]), baseline=traffic.window(hours[0]))
+    assert (report.sample.parts, report.sample.stored) == (STORED, True)
+    assert report.everyone is not None
+    read = [sum(part_of(item.request.trace_id) < STORED for item in items[hour]) for hour in hours]
+    assert [report.everyone.before_requests, report.everyone.after_requests] == read
 
 
 def test_an_attribute_that_nobody_has(client: Client, even: Items) -> None:

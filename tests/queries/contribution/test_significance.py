@@ -95,7 +95,7 @@ def structureless(seed: int, bursts: bool) -> int:
     labels = {f"attribute-{number}": rng.integers(0, 2 + number % 5, count) for number in range(10)}
     if bursts:
         labels |= {f"slowly-{number}": np.repeat(rng.integers(0, 4, count // 40), 40) for number in range(3)}
-    texts = {name: [f"v{value}" for value in values] for name, values in labels.items()}
+    texts = {name: [f"v{value}" for value in values.tolist()] for name, values in labels.items()}
     texts["gen_ai.usage.input_tokens"] = [str(1 << value) for value in rng.integers(0, 11, count)]
     rows = traffic.rows_of(texts, np.exp(level + noise), 0.02)
     return len(judge(rows)[2])

@@ -51,6 +51,7 @@ def check(report: TailReport, key: str, items: Sequence[traffic.Labelled], quant
         expected = (wall * centred * weights).sum() / (e2e * centred * weights).sum()
         assert row.variance_share_ratio == pytest.approx(expected, rel=1e-6, abs=1e-9)
         assert row.path_ratio == pytest.approx(row.share_ratio, abs=1e-9)
+        assert row.tail_share_margin_ratio is None
     for name in SHARES:
         assert sum(getattr(row, name) for row in rows if row.stage != "request") == pytest.approx(1, abs=1e-9)
 
@@ -86,12 +87,15 @@ def key_of(item: traffic.Labelled, by: str) -> str:
 
 
 def test_the_largest_keys_are_listed(client: Client, planted: list[traffic.Labelled]) -> None:
-    """With a limit the keys with the most requests stay; an attribute that nobody has is one key."""
+    """With a limit the keys with the most requests stay; an attribute that nobody has is one key, and said to be it."""
     report = tail_report(client, traffic.window(PLANTED), by="app.tenant", limit=2)
     counts = np.unique([str(item.keys["app.tenant"]) for item in planted], return_counts=True)
     largest = [str(counts[0][place]) for place in np.argsort(-counts[1], kind="stable")[:2]]
     assert list(report.keys) == largest
-    assert tail_report(client, traffic.window(PLANTED), by="no.such").keys == ("",)
+    nobody = tail_report(client, traffic.window(PLANTED), by="no.such")
+    assert (nobody.keys, nobody.nobody_has_it, report.nobody_has_it) == (("",), True, False)
+    base = tail_report(client, traffic.window(PLANTED), by="lora")
+    assert (base.keys, base.nobody_has_it, base.label("")) == (("",), False, "(base model)")
 
 
 def test_one_pass_and_the_query_of_the_stage_report_agree(client: Client) -> None:
@@ -103,28 +107,6 @@ def test_one_pass_and_the_query_of_the_stage_report_agree(client: Client) -> Non
     for stage, row in other.items():
         for name in ("tail_requests", "threshold_ns", "tail_mean_ns", "tail_share_ratio"):
             assert one[stage][name] == pytest.approx(row[name], rel=1e-12)
-
-
-def test_of_many_requests_only_variance_and_path_are_of_a_part(
-    client: Client, planted: list[traffic.Labelled], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Above the limit shares of mean and tail still are of every request; the rest is of one in four, and near."""
-    exact = tail_report(client, traffic.window(PLANTED))
-    monkeypatch.setattr("tailspan_queries.tail.READ_LIMIT", 1600)
-    report = tail_report(client, traffic.window(PLANTED))
-    assert report.sample == 4
-    for row, whole in zip(report.rows, exact.rows, strict=True):
-        for name in ("stage", "requests", "kept_requests", "tail_requests", "threshold_ns", "tail_share_ratio"):
-            assert getattr(row, name) == pytest.approx(getattr(whole, name)), name
-        assert row.share_ratio == pytest.approx(whole.share_ratio, rel=1e-6)
-        assert row.mean_ns == pytest.approx(whole.mean_ns, rel=1e-6)
-        assert row.variance_share_ratio == pytest.approx(whole.variance_share_ratio, abs=0.1)
-    below = [item for item in planted if item.request.trace_id[0] < 0x40]
-    e2e, decode = stage_arrays(below)["request"], stage_arrays(below)["decode"]
-    expected = np.cov(decode, e2e, bias=True)[0, 1] / e2e.var()
-    found = next(row for row in report.rows if row.stage == "decode")
-    assert found.variance_share_ratio == pytest.approx(expected)
-    assert report.cautions[-1] == "variance and critical path rest on one request in 4, chosen by trace id"
 
 
 def test_the_order_of_stages_is_that_of_the_attributes() -> None:

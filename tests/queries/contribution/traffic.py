@@ -159,7 +159,7 @@ def engine_message(count: int, hour: int, seed: int) -> tuple[bytes, list[dict[s
         found.append(times)
         start = window(hour).since_ns + number * 1_000_000_000
         span = traffic.make_span(rng.bytes(16), rng.bytes(8), b"", "llm_request", start, round(times["e2e"] * 1e9), {})
-        keys = {
+        keys: dict[str, str | int | float | bool] = {
             "gen_ai.request.model": "engine-model",
             "gen_ai.latency.time_in_queue": times["queue"],
             "gen_ai.latency.time_in_model_prefill": times["prefill"],
@@ -192,7 +192,7 @@ def labels_of(items: Sequence[Labelled]) -> dict[str, list[str]]:
             attributes.PRIORITY: str(keys.get(attributes.PRIORITY, 0)),
             attributes.GEN_AI_STREAM: str(keys[attributes.GEN_AI_STREAM]).lower(),
             "app.tenant": str(keys["app.tenant"]),
-            "chunked": "yes" if prefill.extra[attributes.PREFILL_CHUNKS] > 1 else "no",
+            "chunked": "yes" if int(prefill.extra[attributes.PREFILL_CHUNKS]) > 1 else "no",
             "cached": "yes" if prefill.extra.get(attributes.CACHED_TOKENS) else "no",
             attributes.GEN_AI_INPUT_TOKENS: power_of_two(request.input_tokens),
             attributes.GEN_AI_OUTPUT_TOKENS: power_of_two(request.output_tokens),
@@ -217,17 +217,18 @@ def rows_of(
     weight = np.ones(len(e2e)) if weights is None else weights
     threshold = np.quantile(np.repeat(e2e, weight.astype(int)), 1 - slowest)
     slow = e2e >= threshold
-    block = np.arange(len(e2e)) * BLOCKS // len(e2e)
+    begins = np.arange(1, BLOCKS) * len(e2e) // BLOCKS
+    block = np.searchsorted(begins, np.arange(len(e2e)), side="right")
     numbers = np.full(len(e2e), -1)
     order = np.random.default_rng(1).permutation(len(e2e))
-    for hit, limit, first in ((True, 1000, 0), (False, 3000, 1000)):
+    for hit, limit, first in ((True, 1000, 0), (False, 3000, 1)):
         chosen = order[slow[order] == hit][:limit]
-        numbers[chosen] = first + np.arange(len(chosen))
+        numbers[chosen] = first + 2 * np.arange(len(chosen))
     rows = []
     for attribute, held in (("", [""] * len(e2e)), *labels.items()):
-        values = np.array(held)
-        for value in sorted(set(held)):
-            inside = values == value
+        values, codes = np.unique(held, return_inverse=True)
+        for code, value in enumerate(values.tolist()):
+            inside = codes == code
             if attribute and not value:
                 continue
             rows.append(

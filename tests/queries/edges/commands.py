@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from tailspan_queries.times import Window, iso
-from tests.queries.edges.odd_traffic import HOSTILE, HOSTILE_KEY, TENANT
+from tests.queries.edges.odd_requests import HOSTILE, HOSTILE_KEY, TENANT
 
 COMMANDS: dict[str, list[str]] = {
     "stages": ["stages"],
@@ -38,7 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "regress": ["regress", "--baseline", "DAY_BEFORE", "--statistic", "p50", "--statistic", "mean"],
     "regress_days": ["regress", "--days", "1"],
     "whatif": ["whatif", "--stage", "decode", "--speedup", "1.3", "--seeds", "1"],
-    "whatif_forced": ["whatif", "--force", "--rate", "2", "--output-length", "0.5", "--seeds", "1"],
+    "whatif_forced": ["whatif", "--force", "--arrivals", "2", "--output-tokens", "0.5", "--seeds", "1"],
     "advise": ["advise", "--force", "--requests", "100"],
     "layers": ["layers", "--by", "part"],
     "layers_batch": ["layers", "--batch"],
@@ -59,6 +59,7 @@ COMMANDS: dict[str, list[str]] = {
     "query_throughput": ["query", "throughput"],
     "query_minutes": ["query", "latency_by_minute"],
     "query_events": ["query", "worker_events"],
+    "query_tail_sample": ["query", "tail_by", "--param", "parts=4095", "--param", "quantile=0.5"],
     "query_longest_waits": ["query", "longest_waits", "--param", f"by={TENANT}", "--param", "limit=20"],
 }
 FIRST_OF_EACH = tuple(
@@ -70,6 +71,8 @@ WRITES_NUMBERS = re.compile(r"(?<![\w.\"'\[])-?(?:nan|NaN|inf|Infinity|None|null
 MINUS_ZERO = re.compile(r"(?<![\w.])-0(?:\.0+)?(?![\w.])")
 NAMED = tuple(value for value in HOSTILE if value in ("nan", "1e400"))
 """Names that look like numbers, which a table rightly shows."""
+FORMULA = re.compile(r"\s*[=+\-@](?!\d+(\.\d+)?(e[+-]?\d+)?$)")
+"""What a spreadsheet runs: a sign of a formula with more behind it than a number."""
 HARMFUL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters but the line feed, separators of lines, and what turns the direction of text."""
 
@@ -113,10 +116,11 @@ def check_json(text: str) -> Any:
 
 
 def check_csv(text: str) -> list[list[str]]:
-    """Return the lines; fail if one has another number of fields than the header, or a field is no number for one."""
+    """Return the lines; fail if one has another number of fields than the header, or a field does harm."""
     lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     assert not lines or {len(line) for line in lines} == {len(lines[0])}
     assert not HARMFUL.search(text), repr(HARMFUL.search(text))
+    assert not (found := [field for line in lines for field in line if FORMULA.match(field)]), found
     return lines
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from tailspan.cli import main
 from tailspan.errors import UserError
 from tailspan_queries import catalog
 from tailspan_queries import client as client_module
 from tailspan_queries.client import Client, Result, connect
 from tests.queries import traffic
-from tests.queries.edges import odd_traffic
-from tests.queries.edges.odd_traffic import Odd
+from tests.queries.edges import commands, odd_traffic
+from tests.queries.edges.odd_requests import Odd
 from tests.support.collector import RunningCollector, wait_until
 
 
@@ -100,3 +101,16 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.delenv(name, raising=False)
 
     return point
+
+
+@pytest.fixture
+def answer(capsys: pytest.CaptureFixture[str], ask: Any, full_client: Remembering, odd: dict[str, Odd]) -> Any:
+    """A function that returns what a command says in JSON of a kind of data."""
+    ask(full_client)
+
+    def run(kind: str, *words: str) -> Any:
+        item = odd[kind]
+        assert main(commands.arguments([*words, "--format", "json"], item.window, item.service)) == 0
+        return commands.check_json(capsys.readouterr().out)
+
+    return run

@@ -14,7 +14,7 @@ import pytest
 from tailspan.cli import main
 from tests.queries.edges import commands, odd_traffic
 from tests.queries.edges.conftest import Remembering
-from tests.queries.edges.odd_traffic import Odd
+from tests.queries.edges.odd_requests import Odd
 
 KINDS = (*odd_traffic.MAKERS, "midnight", "engine_traced", "short_day", "long_day", "ages")
 Capture = pytest.CaptureFixture[str]

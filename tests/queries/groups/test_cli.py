@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def _environment(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(client: Client, ask_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the commands to the test's ClickHouse, away from the tester's terminal."""
     monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):

@@ -62,12 +62,20 @@ def check(row: dict[str, Any], expected: list[Any]) -> None:
         assert found == [min(round(middle_ns), longest_ns) for middle_ns in quantiles]
 
 
-@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("filters", [ALL, Filters(model="large"), Filters(instance="worker-1")], ids=str)
+@pytest.mark.parametrize(
+    ("name", "filters"),
+    [
+        *((name, ALL) for name in WINDOWS),
+        ("off the hour at both ends", Filters(model="large")),
+        ("off the hour at both ends", Filters(instance="worker-1")),
+    ],
+    ids=str,
+)
 def test_hours_and_minutes_together_are_the_minutes(
-    client: Client, store: RunningCollector, window: Window, filters: Filters
+    client: Client, store: RunningCollector, name: str, filters: Filters
 ) -> None:
     """Whatever the minutes at which a window begins and ends, every number is the one that the minutes alone give."""
+    window = WINDOWS[name]
     rows = client.run("stages_rollup", {**window.parameters, **filters.parameters}).records()
     expected = minutes(store, window, filters)
     assert {("", row["stage"]) for row in rows} == set(expected)
@@ -103,7 +111,7 @@ def test_buckets_of_hours_are_those_of_the_minutes(client: Client, store: Runnin
 
 
 def test_hours_are_read_where_they_answer(client: Client) -> None:
-    """Of whole hours no minutes are read, so that a long window costs a row an hour and stage."""
+    """Of whole hours minutes are only counted, so that a long window costs a row an hour and stage."""
     window = WINDOWS["whole hours"]
     rows = client.run("stages_rollup", {**window.parameters, "measures": "wall"}).records()
     assert all(row["busy_p50_ns"] is None and row["gpu_p50_ns"] is None for row in rows)
@@ -111,3 +119,54 @@ def test_hours_are_read_where_they_answer(client: Client) -> None:
     query = catalog.load("stages_rollup")
     estimate = client.execute(replace(query, sql=f"explain estimate {query.sql}"), window.parameters)
     assert [row["table"] for row in estimate.records() if row["rows"]] == ["stage_hours"]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        f"hour >= toDateTime({MIDNIGHT_NS // 1_000_000_000} + 3600)",
+        f"hour != toDateTime({MIDNIGHT_NS // 1_000_000_000} + 7200) or model = 'large'",
+        "hour < toDateTime(0)",
+    ],
+    ids=["those before an upgrade", "a part of one", "none"],
+)
+@pytest.mark.parametrize("name", ["stages_rollup", "stages_by_rollup"])
+def test_hours_that_lack_requests_come_from_the_minutes(
+    client: Client, store: RunningCollector, name: str, known: str
+) -> None:
+    """Where the rollup by the hour knows nothing of older requests, or not of all, every number is still the same."""
+    window = WINDOWS["off the hour at both ends"]
+    query = catalog.load(name)
+    sql = query.sql.replace("from tailspan.stage_hours", f"from (select * from tailspan.stage_hours where {known})")
+    assert sql.count(known) == 2
+    rows = client.execute(replace(query, sql=sql), {**window.parameters, "by": ""}).records()
+    expected = minutes(store, window, ALL)
+    assert {row["stage"] for row in rows} == {stage for _, stage in expected}
+    for row in rows:
+        check(row, expected["", row["stage"]])
+
+
+def test_a_part_of_an_hour_reads_that_hour(client: Client) -> None:
+    """Of the minutes of a day those of the hour are read, and a granule at its ends."""
+    query = catalog.load("stages_rollup")
+    explained = replace(query, sql=f"explain indexes = 1 {query.sql}")
+    lines = [row[0].strip("│├└─ ") for row in client.execute(explained, WINDOWS["within an hour"].parameters).rows]
+    index = lines[lines.index("PrimaryKey", lines.index("ReadFromMergeTree (tailspan.stage_minutes)")) :]
+    assert index[2] == "toStartOfHour(minute)"
+    read, held = next(line.removeprefix("Granules: ").split("/") for line in index if line.startswith("Granules"))
+    assert int(read) < int(held) / 2
+
+
+@pytest.mark.parametrize("known", ["hour >= toDateTime(0)", f"hour >= toDateTime({MIDNIGHT_NS // 1_000_000_000})"])
+def test_what_the_hours_lack_is_counted(client: Client, store: RunningCollector, known: str) -> None:
+    """Requests of the hours that the window touches, and those of hours that the rollup by the hour does not know."""
+    window = WINDOWS["off the hour at both ends"]
+    query = catalog.load("coverage")
+    sql = query.sql.replace("from tailspan.stage_hours", f"from (select * from tailspan.stage_hours where {known})")
+    (row,) = client.execute(replace(query, sql=sql), window.parameters).records()
+    begin, end = (ns // HOUR_NS * 3600 for ns in (window.since_ns, window.until_ns + HOUR_NS - 1))
+    ((kept, missing),) = store.query(
+        f"select count(), countIf(not ({known})) from (select toStartOfHour(start) as hour from tailspan.requests "
+        f"where start >= toDateTime({begin}) and start < toDateTime({end}))"
+    )
+    assert (row["kept_count"], row["missing_count"]) == (kept, missing)

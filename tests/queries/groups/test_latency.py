@@ -19,7 +19,7 @@ from tailspan_queries.times import Window
 from tests.queries.groups import grouped_traffic
 from tests.queries.groups.grouped_traffic import BEGIN_NS, DAY_NS, HOUR_NS, KEYS, MIDNIGHT_NS, Grouped
 from tests.queries.groups.test_stages_by import split, within
-from tests.support.collector import RunningCollector
+from tests.queries.sample_parts import part_of
 
 SLOS = parse_slos(["ttft=900ms", "itl=60ms", "e2e=4s", "tpot=40ms"])
 ABORTED = ("client_disconnect", "cancelled")
@@ -267,25 +267,35 @@ def test_requests_that_only_an_engine_traced_have_no_gaps(client: Client) -> Non
     assert (row.goodput.good, row.goodput.limits[0].missed_alone) == (0, 2)
 
 
-def test_one_trace_in_so_many_is_read_where_there_are_more(
-    client: Client, store: RunningCollector, grouped: list[Grouped], days: Window, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("scan_limit", "parts"), [(400_000, 955), (0, 256)], ids=["spans", "spans_sample"])
+def test_a_sample_is_read_where_there_are_more(
+    client: Client,
+    grouped: list[Grouped],
+    days: Window,
+    monkeypatch: pytest.MonkeyPatch,
+    scan_limit: int,
+    parts: int,
 ) -> None:
     """Beyond the limit, percentiles are NumPy's over the traces that were read, and counts stand for all."""
-    monkeypatch.setattr("tailspan_queries.grouping.READ_LIMIT", 700)
+    monkeypatch.setattr("tailspan_queries.latency.READ_LIMIT", 700)
+    monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", scan_limit)
     report = latency_report(client, days, slos=SLOS)
-    rows = store.query(
-        "select lower(hex(trace_id)) from tailspan.spans "
-        f"where role = 'request' and sipHash64(trace_id) % {report.one_in} = 0"
-    )
-    chosen = {row[0] for row in rows}
-    items = [item for item in grouped if item.request.trace_id.hex() in chosen]
+    items = [item for item in grouped if part_of(item.request.trace_id) < parts]
+    scale = 4096 / parts
     (row,) = report.rows
-    assert report.one_in > 1
-    assert f"one trace in {report.one_in}" in report.statement
-    assert (row.requests, row.kept_requests) == (report.one_in * total(items), len(items))
+    assert f"over {100 * parts / 4096:.2g} % of the traces" in report.statement
+    assert latency_json(report)["read_ratio"] == pytest.approx(parts / 4096)
+    assert (row.requests, row.kept_requests) == (round(scale * total(items)), len(items))
     assert row.tpot.p99_ns == pytest.approx(np.percentile(metrics_of(items)["tpot"], 99))
     assert row.goodput is not None
-    assert row.goodput.completed == report.one_in * total(filter(completed, items))
+    assert row.goodput.completed == round(scale * total(filter(completed, items)))
+    e2e_ns = metrics_of(items)["e2e"]
+    counted = client.run("latency_buckets", {**days.parameters, **report.sample.parameters}).records()
+    bars = [bar for bar in counted if bar["metric"] == "e2e"]
+    for bar in bars:
+        within_bar = np.count_nonzero((e2e_ns > bar["low_ns"]) & (e2e_ns <= bar["high_ns"]))
+        assert bar["count"] == pytest.approx(scale * within_bar, abs=0.5)
+    assert sum(bar["count"] for bar in bars) == pytest.approx(scale * total(items), abs=len(bars))
     assert latency_report(client, days, everything=True).kept_requests == len(grouped)
 
 

@@ -12,14 +12,14 @@ from tailspan.errors import UserError
 from tailspan_queries import catalog
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
-from tailspan_queries.grouping import SAMPLED, Grouping, parse_grouping
+from tailspan_queries.grouping import Grouping, parse_grouping
 from tailspan_queries.records import EXACT, QUANTILES, REQUEST, ROLLUP, STAGE_ORDER
 from tailspan_queries.stages_by import GroupRow, stages_by_report
 from tailspan_queries.times import NS_PER_SECOND, Window, parse_window
 from tests.queries import engine_traffic
 from tests.queries.groups import grouped_traffic
 from tests.queries.groups.grouped_traffic import BEGIN_NS, DAY_NS, HOUR_NS, KEYS, MIDNIGHT_NS, Grouped
-from tests.support.collector import RunningCollector
+from tests.queries.sample_parts import part_of
 
 NAMES = {600: "10m", 3600: "1h", 86_400: "1d"}
 
@@ -212,27 +212,31 @@ def test_batch_is_the_mean_size_of_the_steps(
     assert sizes_in_order == sorted(sizes_in_order)
 
 
-def test_one_trace_in_so_many_is_read_where_there_are_more(
-    client: Client, store: RunningCollector, grouped: list[Grouped], days: Window, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("scan_limit", "parts", "table"), [(400_000, 955, "spans"), (0, 256, "spans_sample")])
+def test_a_sample_is_read_where_there_are_more(
+    client: Client,
+    grouped: list[Grouped],
+    days: Window,
+    monkeypatch: pytest.MonkeyPatch,
+    scan_limit: int,
+    parts: int,
+    table: str,
 ) -> None:
     """Beyond the limit, percentiles are NumPy's over the traces that were read, and counts stand for all."""
-    monkeypatch.setattr("tailspan_queries.grouping.READ_LIMIT", 700)
+    monkeypatch.setattr("tailspan_queries.stages_by.READ_LIMIT", 700)
     monkeypatch.setattr("tailspan_queries.stages_by.EXACT_LIMIT", 700)
+    monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", scan_limit)
     report = stages_by_report(client, days, grouping=parse_grouping("prompt", "", days))
-    assert report.one_in == SAMPLED
-    assert f"one trace in {report.one_in}" in report.method.statement
-    rows = store.query(
-        "select lower(hex(trace_id)) from tailspan.spans "
-        f"where role = 'request' and sipHash64(trace_id) % {report.one_in} = 0"
-    )
-    chosen = {row[0] for row in rows}
-    read = split((item for item in grouped if item.request.trace_id.hex() in chosen), KEYS["prompt"])
-    assert 0.7 * len(grouped) / SAMPLED < sum(map(len, read.values())) < 1.3 * len(grouped) / SAMPLED
+    assert report.sample.parameters == {"parts": parts, "spans": table}
+    assert f"over {100 * parts / 4096:.2g} % of the traces" in report.method.statement
+    read = split((item for item in grouped if part_of(item.request.trace_id) < parts), KEYS["prompt"])
+    share = sum(map(len, read.values())) / len(grouped)
+    assert share == pytest.approx(parts / 4096, rel=0.3)
     for row in report.rows:
         values = values_of(read[row.key], row.stage)
-        assert row.count == len(values) * report.one_in
+        assert row.count == round(len(values) * 4096 / parts)
         assert row.wall.p99_ns == pytest.approx(np.percentile(values, 99))
-    assert stages_by_report(client, days, grouping=Grouping("prompt"), method=EXACT).one_in == 1
+    assert stages_by_report(client, days, grouping=Grouping("prompt"), method=EXACT).sample.whole
     assert stages_by_report(client, days, grouping=Grouping("model")).method is ROLLUP
 
 

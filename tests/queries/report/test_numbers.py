@@ -198,7 +198,8 @@ def test_filters_are_in_the_commands(store: RunningCollector, sent: list[page_tr
     assert page.tiles["Requests"] == [str(sum(item.request.model == "qwen-small" for item in sent))]
     (command,) = commands(page, "where")
     assert command == ("tailspan tail --since 2026-11-29T12:00:00Z --until 2026-11-29T13:00:00Z --model qwen-small")
-    missing = run_tailspan("report", "-o", str(tmp_path / "no" / "page.html"), *window, "--url", store.url)
+    lone = ("--since", "2026-12-03T17:00Z", "--until", "2026-12-03T18:00Z")
+    missing = run_tailspan("report", "-o", str(tmp_path / "no" / "page.html"), *lone, "--url", store.url)
     assert missing.returncode == 2
     assert "cannot write" in missing.stderr
 
