@@ -24,7 +24,7 @@ from tailspan.errors import UserError
 from tailspan_collector.embedded import Engine, Folder
 from tailspan_schemas import migrations
 
-VERSION = 2
+VERSION = 3
 """Goes up whenever the same plan gives other data."""
 BYTES_A_REQUEST = 1200
 """Disk for a request with all its spans, while parts are merged."""

@@ -61,9 +61,8 @@ def choose(client: Client, before: Group, after: Group, limit: int | None) -> tu
 
 def alone(client: Client, group: Group, limit: int) -> tuple[sampling.Sample, int]:
     """Return which traces would be read of a group by itself, and how many requests are stored for its windows."""
-    kept = sum(sampling.kept_requests(client, window, group.filters) for window in group.windows)
-    covered = partial(covers, client, group.windows)
-    return sampling.sample_of(kept, limit, covered), kept
+    found = sampling.stored(client, group.windows, group.filters)
+    return sampling.sample_of(found, limit, partial(covers, client, group.windows)), found.kept
 
 
 def covers(client: Client, windows: Sequence[Window]) -> bool:

@@ -21,7 +21,7 @@ from tailspan.errors import UserError
 from tailspan_queries import significance as stats
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
-from tailspan_queries.sampling import WHOLE, Sample, covers, kept_requests, sample_of
+from tailspan_queries.sampling import Sample, choose
 from tailspan_queries.times import Window
 
 READ_LIMIT = 100_000
@@ -161,7 +161,8 @@ def fairness_report(
     before = baseline or first_half(window)
     if baseline and baseline.since_ns < window.until_ns and window.since_ns < baseline.until_ns:
         raise UserError("the baseline overlaps the window", "End the earlier one where the later one begins")
-    sample = WHOLE if everything else sample_of_periods(client, (window, baseline) if baseline else (window,), filters)
+    read = (window, baseline) if baseline else (window,)
+    sample = choose(client, read, filters, READ_LIMIT, everything=everything)
     parameters = {**window.parameters, **filters.parameters, "by": by}
     periods = {f"baseline_{name}": value for name, value in before.parameters.items()}
     asked = {**parameters, **periods, **sample.parameters, "times": times, "limit": limit}
@@ -178,12 +179,6 @@ def fairness_report(
         classes=tuple(row for row in rows if not row.everyone),
         longest=tuple(LongWait(**row) for row in found),
     )
-
-
-def sample_of_periods(client: Client, windows: Sequence[Window], filters: Filters) -> Sample:
-    """Return the traces that are read, the same of all windows."""
-    kept = sum(kept_requests(client, window, filters) for window in windows)
-    return sample_of(kept, READ_LIMIT, lambda: all(covers(client, window) for window in windows))
 
 
 def wait_class(row: Mapping[str, Any]) -> WaitClass:

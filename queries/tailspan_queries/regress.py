@@ -19,7 +19,7 @@ from tailspan_queries.compare import compare
 from tailspan_queries.compare_read import DEFAULT_LIMIT, read_samples
 from tailspan_queries.compare_records import STATISTICS, Comparison, Group, Line, Sample
 from tailspan_queries.filters import Filters
-from tailspan_queries.sampling import kept_requests
+from tailspan_queries.sampling import stored
 from tailspan_queries.stats_change import change_block, holm
 from tailspan_queries.times import NS_PER_SECOND, Window
 
@@ -79,7 +79,7 @@ def previous_days(client: Client, window: Window, filters: Filters, days: int = 
     if window.until_ns - window.since_ns > DAY_NS:
         raise UserError("a window of more than a day overlaps the day before", "Name a --baseline A..B, or shorten it")
     shifted = (Window(window.since_ns - day * DAY_NS, window.until_ns - day * DAY_NS) for day in range(1, days + 1))
-    return tuple(earlier for earlier in shifted if kept_requests(client, earlier, filters))
+    return tuple(earlier for earlier in shifted if stored(client, (earlier,), filters).kept)
 
 
 def judge(report: Comparison, statistics: Sequence[str] = ("p99",), threshold: float = THRESHOLD) -> Regression:

@@ -10,7 +10,7 @@ Errors: `UserError` as `client` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailspan_queries.client import Client
@@ -22,7 +22,9 @@ PARTS = 4096
 STORED = 256
 """Of these, the first ones are in table `spans_sample`."""
 SCAN_LIMIT = 400_000
-"""Stored requests up to which `spans` is gone through for a sample of them, which is larger than the stored one."""
+"""Stored requests up to which `spans` is gone through, whatever few of them are asked for."""
+FEW = 2_500
+"""Requests of the stored sample below which it says too little of a tail, so that all of `spans` is gone through."""
 MISSING_RATIO = 0.001
 """Of the requests of a window, those that `spans_sample` may lack: an insert that is going on has not added them."""
 
@@ -58,27 +60,38 @@ class Sample:
 WHOLE = Sample()
 
 
-def choose(client: Client, window: Window, filters: Filters, limit: int, *, everything: bool = False) -> Sample:
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Requests that are stored: `kept` of those asked for, `scanned` that must be gone through to find them."""
+
+    kept: int
+    scanned: int
+
+
+def choose(
+    client: Client, windows: Window | Sequence[Window], filters: Filters, limit: int, *, everything: bool = False
+) -> Sample:
     """Return the largest sample of about `limit` requests that need not be searched for among too many others."""
     if everything:
         return WHOLE
-    return sample_of(kept_requests(client, window, filters), limit, lambda: covers(client, window))
+    together = (windows,) if isinstance(windows, Window) else tuple(windows)
+    return sample_of(stored(client, together, filters), limit, lambda: all(covers(client, one) for one in together))
 
 
-def sample_of(kept: int, limit: int, covered: Callable[[], bool]) -> Sample:
-    """Return the sample of `kept` stored requests; `covered` says whether `spans_sample` holds its part of them."""
-    if kept <= limit:
-        return WHOLE
-    parts = max(1, PARTS * limit // kept)
-    if kept <= SCAN_LIMIT or not covered():
+def sample_of(found: Stored, limit: int, covered: Callable[[], bool]) -> Sample:
+    """Return the sample of what is stored; `covered` says whether `spans_sample` holds its part of it."""
+    parts = PARTS if found.kept <= limit else max(1, PARTS * limit // found.kept)
+    stored_parts = min(parts, STORED)
+    if found.scanned <= max(SCAN_LIMIT, limit) or found.kept * stored_parts < FEW * PARTS or not covered():
         return Sample(parts)
-    return Sample(min(parts, STORED), stored=True)
+    return Sample(stored_parts, stored=True)
 
 
-def kept_requests(client: Client, window: Window, filters: Filters) -> int:
-    """Return how many stored requests the window holds, to the minute."""
-    row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
-    return int(row["window_kept"])
+def stored(client: Client, windows: Sequence[Window], filters: Filters) -> Stored:
+    """Return how many requests the windows hold, to the minute."""
+    asked = ({**window.whole_minutes.parameters, **filters.parameters} for window in windows)
+    rows = [client.run("data_range", parameters).records()[0] for parameters in asked]
+    return Stored(sum(int(row["window_kept"]) for row in rows), sum(int(row["window_scanned"]) for row in rows))
 
 
 def covers(client: Client, window: Window) -> bool:

@@ -66,10 +66,9 @@ def stage_report(
 
 
 def choose_method(client: Client, window: Window, filters: Filters) -> Method:
-    """Return the exact method as long as the stored requests are few enough to read one by one."""
-    widened = window.whole_minutes
-    row = client.run("data_range", {**widened.parameters, **filters.parameters}).records()[0]
-    return EXACT if row["window_kept"] <= EXACT_LIMIT else ROLLUP
+    """Return the exact method as long as the stored requests are few enough to find and read one by one."""
+    found = sampling.stored(client, (window,), filters)
+    return EXACT if found.kept <= EXACT_LIMIT and found.scanned <= sampling.SCAN_LIMIT else ROLLUP
 
 
 def tail_rows(client: Client, parameters: Mapping[str, Any], sample: Sample) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.grouping import READ_LIMIT, Grouping
 from tailspan_queries.records import EXACT, REQUEST, ROLLUP, STAGE_ORDER, Distribution, Method
-from tailspan_queries.sampling import WHOLE, Sample, covers, kept_requests, sample_of, statement
+from tailspan_queries.sampling import SCAN_LIMIT, WHOLE, Sample, covers, sample_of, statement, stored
 from tailspan_queries.stages import EXACT_LIMIT, distribution
 from tailspan_queries.times import Window, datetime_ns
 
@@ -96,8 +96,9 @@ def stages_by_report(
     Raises: UserError as the module and `client` say.
     """
     grouping = grouping or Grouping()
-    kept = kept_requests(client, window, filters)
-    chosen = method or (EXACT if kept <= EXACT_LIMIT or not grouping.in_rollup() else ROLLUP)
+    found = stored(client, (window,), filters)
+    few = found.kept <= EXACT_LIMIT and found.scanned <= SCAN_LIMIT
+    chosen = method or (EXACT if few or not grouping.in_rollup() else ROLLUP)
     if chosen is ROLLUP and not grouping.in_rollup():
         raise UserError(
             "the rollup holds model, service and instance by whole minutes",
@@ -107,7 +108,7 @@ def stages_by_report(
     if chosen is ROLLUP:
         window = window.for_rollup
     elif method is not EXACT:
-        sample = sample_of(kept, READ_LIMIT, lambda: covers(client, window))
+        sample = sample_of(found, READ_LIMIT, lambda: covers(client, window))
         if not sample.whole:
             chosen = Method("sampled", 0.0, statement(sample, "percentiles"))
     asked = {**window.parameters, **filters.parameters, **grouping.parameters, **sample.parameters, "stage": stage}

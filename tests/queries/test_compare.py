@@ -149,6 +149,7 @@ def test_the_stored_sample_is_the_same(filled: Filled, monkeypatch: pytest.Monke
     sides = Group((window(0),)), Group((window(1),))
     slow = [sorted(sample.parts["queue"].wall_ns) for sample in read_samples(filled.client, *sides, limit=60)]
     monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", 0)
+    monkeypatch.setattr("tailspan_queries.sampling.FEW", 0)
     asked: list[dict[str, object]] = []
     run = Client.run
     monkeypatch.setattr(Client, "run", lambda *words: asked.append(words[2]) or run(*words))

@@ -196,6 +196,7 @@ def test_both_periods_are_read_in_the_same_parts(
     """With a baseline the limit is for both windows together, and the stored sample serves where both are in it."""
     monkeypatch.setattr("tailspan_queries.fairness.READ_LIMIT", 3000)
     monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", 3000)
+    monkeypatch.setattr("tailspan_queries.sampling.FEW", 0)
     hours = sorted((EVEN, STARVED))
     items = {EVEN: even, STARVED: starved}
     report = fairness_report(client, traffic.window(hours[1]), baseline=traffic.window(hours[0]))

@@ -279,6 +279,7 @@ def test_a_sample_is_read_where_there_are_more(
     """Beyond the limit, percentiles are NumPy's over the traces that were read, and counts stand for all."""
     monkeypatch.setattr("tailspan_queries.latency.READ_LIMIT", 700)
     monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", scan_limit)
+    monkeypatch.setattr("tailspan_queries.sampling.FEW", 0)
     report = latency_report(client, days, slos=SLOS)
     items = [item for item in grouped if part_of(item.request.trace_id) < parts]
     scale = 4096 / parts

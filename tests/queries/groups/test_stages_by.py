@@ -226,6 +226,7 @@ def test_a_sample_is_read_where_there_are_more(
     monkeypatch.setattr("tailspan_queries.stages_by.READ_LIMIT", 700)
     monkeypatch.setattr("tailspan_queries.stages_by.EXACT_LIMIT", 700)
     monkeypatch.setattr("tailspan_queries.sampling.SCAN_LIMIT", scan_limit)
+    monkeypatch.setattr("tailspan_queries.sampling.FEW", 0)
     report = stages_by_report(client, days, grouping=parse_grouping("prompt", "", days))
     assert report.sample.parameters == {"parts": parts, "spans": table}
     assert f"over {100 * parts / 4096:.2g} % of the traces" in report.method.statement
