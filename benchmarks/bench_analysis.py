@@ -20,7 +20,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,13 @@ from benchmarks.traffic.dataset import Dataset, dataset
 from benchmarks.traffic.requests import Traffic
 from benchmarks.traffic.served import CORES, Cost, Served, run_child, serve
 from tailspan.errors import UserError
-from tailspan_queries import catalog
+from tailspan_queries import catalog, sampling
 from tailspan_queries.client import Client, connect
+from tailspan_queries.filters import ALL
 from tailspan_queries.lookup import span_window
+from tailspan_queries.tail import READ_LIMIT
+from tailspan_queries.times import Window as TimeWindow
+from tailspan_queries.times import parse_window
 
 REQUESTS = 10_000_000
 GOAL_ROLLUP_MS, GOAL_ERROR, GOAL_TRACE_MS, GOAL_QUESTION_S = 100.0, 0.01, 50.0, 2.0
@@ -48,7 +52,7 @@ PATIENCE_S = 120.0
 """A command that takes longer is stopped, and counts as that long."""
 RUNS, COMMAND_RUNS, PEER_RUNS, TRACES = 5, 2, 3, 20
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-PEER_OF_COMMAND = {"stages": "stages_rollup", "tail": "tail_share"}
+PEER_OF_COMMAND = {"stages": "stages_rollup", "tail": "tail_by"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,12 @@ class Window:
     def parameters(self) -> dict[str, str]:
         """For queries."""
         return {"since": self.since, "middle": self.middle, "until": self.until}
+
+    @property
+    def exact(self) -> TimeWindow:
+        """As the reports take it."""
+        since, until = (moment.replace(" ", "T") + "Z" for moment in (self.since, self.until))
+        return parse_window(since, until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +131,8 @@ def run() -> list[Result]:
         bench = Bench(served, connect(served.url), found, window)
         rollup(bench)
         traces(bench)
-        query(bench, "tail_share", GOAL_QUESTION_S, "s")
+        asked = sampling.choose(bench.client, bench.window.exact, ALL, READ_LIMIT)
+        query(bench, "tail_by", GOAL_QUESTION_S, "s", asked.parameters)
         for name, words in commands(window, Path(folder)).items():
             command(bench, name, words, GOAL_REPORT_S if name == "report" else GOAL_QUESTION_S)
         bench.client.close()
@@ -148,6 +159,8 @@ def commands(window: Window, folder: Path) -> dict[str, list[str]]:
         "latency": [*whole, *printed],
         "tail": [*whole, *printed],
         "different": [*whole, *printed],
+        "fairness": [*whole, *printed],
+        "slowest": [*whole, *printed],
         "compare": ["--before", f"{since}..{middle}", "--after", f"{middle}..{until}", *printed],
         "report": [*whole, "-o", str(folder / "report.html")],
     }
@@ -210,9 +223,9 @@ def traces(bench: Bench) -> None:
     )  # fmt: skip
 
 
-def query(bench: Bench, name: str, goal_s: float, unit: str) -> None:
-    """Ask a shipped query."""
-    parameters = bench.window.parameters
+def query(bench: Bench, name: str, goal_s: float, unit: str, sample: Mapping[str, str | int] | None = None) -> None:
+    """Ask a shipped query, of a sample if one is given."""
+    parameters = {**bench.window.parameters, **(sample or {})}
     cost = bench.served.cost(lambda _: bench.client.run(name, parameters), RUNS)
     tables = reads.tables(bench.client, [(catalog.load(name), parameters)])
     bench.note(name, cost, bench.ask_peer(name), tables, goal_s, unit)

@@ -25,7 +25,7 @@ QUESTIONS = {
         select quantiles(0.5, 0.9, 0.95, 0.99)(toFloat64OrZero(SpanAttributes['{attr.GEN_AI_LATENCY_TTFT}']))
         from otel.otel_traces where {_WINDOW} and SpanKind = 'Server'""",
     "trace": "select * from otel.otel_traces where TraceId = {trace_id:String} order by Timestamp",
-    "tail_share": f"""
+    "tail_by": f"""
         with roots as (select TraceId, Duration from otel.otel_traces where {_WINDOW} and SpanKind = 'Server')
         select SpanName, sum(Duration) from otel.otel_traces
         where {_WINDOW} and TraceId in (

@@ -2,7 +2,7 @@
 
 In: a query of the catalog and its parameters. Out: column names, types and rows of plain Python values.
 Errors: `UserError` for every reason that the user can mend: the server is not there, refuses the login, has no
-tailspan tables, or rejects the query.
+tailspan tables, rejects the query, or takes longer than `QUERY_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class Client:
         try:
             answer = self._connection.query(query.sql, parameters=values, column_oriented=False)
         except DatabaseError as error:
+            if error_code(error) is None:
+                raise unanswered(query.name, error, self.url) from error
             raise rejected(query.name, error, self.url) from error
         except (Error, OSError) as error:
             raise unreachable(self.url) from error
@@ -179,6 +181,16 @@ def unreachable(url: str) -> UserError:
         f"ClickHouse is not reachable at {url}",
         f"Start the collector with `tailspan up`, or name another address with --url or {URL_VARIABLE}",
     )
+
+
+def unanswered(name: str, error: Exception, url: str) -> UserError:
+    """The error for a statement whose answer never came: it took too long, or ClickHouse went away."""
+    if "timed out" in str(error).lower():
+        return UserError(
+            f"ClickHouse at {url} did not answer {name} within {QUERY_TIMEOUT_S} s",
+            "Ask for a shorter window or one --service or --model, and leave --exact out",
+        )
+    return unreachable(url)
 
 
 def rejected(name: str, error: Exception, url: str) -> UserError:

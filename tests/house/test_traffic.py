@@ -290,7 +290,8 @@ def test_groups_without_a_database_are_those_of_the_query(stored: Stored) -> Non
         assert {stage: theirs.get(stage, (0, 0)) for stage in ours} == {
             stage: pytest.approx(sums) for stage, sums in ours.items()
         }
-        assert sum(number < 1000 for number in found["members"]) == sum(number < 1000 for number in row["members"])
+        # Even numbers are slow requests.
+        assert sum(number % 2 == 0 for number in found["members"]) == sum(number % 2 == 0 for number in row["members"])
     made_keys = {(row["attribute"], row["value"]) for row in rows}
     tested = {key for key, row in read.items() if row["kept_requests"] < len(made.records) and key[0] != "batch"}
     others = tested - made_keys

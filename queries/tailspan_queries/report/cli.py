@@ -49,6 +49,8 @@ def report_command(
     url: str | None,
 ) -> None:
     """Write one self-contained page: diagnosis, percentiles, time series, layers and the slowest requests, drawn."""
+    if output != STANDARD_OUTPUT and not Path(output).parent.is_dir():
+        raise cannot_write(output, "no such folder")
     chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         found = asked.gather(client, chosen.window, chosen.filters, version_attribute)
@@ -59,8 +61,13 @@ def report_command(
     try:
         Path(output).write_text(page, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}", "Name another file with -o") from error
+        raise cannot_write(output, error.strerror or str(error)) from error
     console.note(f"wrote {output} ({len(page.encode()) / 1000:,.0f} kB): {found.empty or found.stages.diagnosis}")
+
+
+def cannot_write(output: str, why: str) -> UserError:
+    """The error for a page that has no place."""
+    return UserError(f"cannot write {output}: {why}", "Name another file with -o")
 
 
 def report(argv: list[str]) -> int:
