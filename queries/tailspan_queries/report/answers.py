@@ -110,7 +110,7 @@ def gather(client: Client, window: Window, filters: Filters, attribute: str = VE
         series=series_report(client, window, filters),
         buckets=bucket_rows(client, window, filters, latency.sample),
         attribute=attribute,
-        versions=version_rows(client, window, filters, attribute),
+        versions=version_rows(client, window, filters, attribute, latency.sample),
         entries=tuple(entries),
         ledger=ledger_report(client, entries, filters=filters),
         different=different_report(client, window, filters),
@@ -149,9 +149,11 @@ def regression_of(client: Client, window: Window, filters: Filters) -> Regressio
     return regress(client, window, baseline, filters) if baseline else None
 
 
-def version_rows(client: Client, window: Window, filters: Filters, attribute: str) -> tuple[VersionRow, ...]:
-    """Ask which versions answered, in the order in which they came."""
-    parameters = {**window.parameters, **filters.parameters, "attribute": attribute}
+def version_rows(
+    client: Client, window: Window, filters: Filters, attribute: str, sample: Sample
+) -> tuple[VersionRow, ...]:
+    """Ask which versions answered the traces that `latency` reads, in the order in which they came."""
+    parameters = {**window.parameters, **filters.parameters, "attribute": attribute, **sample.parameters}
     return tuple(version_row(row) for row in client.run("versions", parameters).records() if row["version"])
 
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from tailspan_queries import units
 from tailspan_queries.filters import Filters
 from tailspan_queries.report import svg
+from tailspan_queries.sampling import Sample
 from tailspan_queries.times import Window, iso
 
 LONGEST_TEXT = 160
@@ -119,6 +120,11 @@ def exact(value: float) -> str:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], most: int = MOST_ROWS) -> Table:
     """Return a table with at most so many rows."""
     return Table(title, tuple(columns), tuple(map(tuple, rows[:most])), max(len(rows) - most, 0))
+
+
+def sample_parameters(sample: Sample) -> str:
+    """Return the options of a query that reads this sample; empty where everything is read."""
+    return "" if sample.whole else "".join(f" --param {name}={value}" for name, value in sample.parameters.items())
 
 
 def command(words_: str, window: Window | None, filters: Filters) -> str:

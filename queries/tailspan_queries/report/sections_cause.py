@@ -14,6 +14,7 @@ from tailspan_queries.report.parts import (
     command,
     exact,
     number,
+    sample_parameters,
     sentence,
     share,
     table,
@@ -97,16 +98,24 @@ def changes_section(answers: Answers) -> Section:
             "->", "→"
         )
         answer = f"{answer} {said}" if answers.versions else said
-    commands = [command(f"query versions --param attribute={answers.attribute}", answers.window, answers.filters)]
+    sample = answers.latency.sample
+    asked = f"query versions --param attribute={answers.attribute}{sample_parameters(sample)}"
+    part = (
+        f"versions are those of {sample.text}: first and last are near, one with few requests may lack"
+    )
     return Section(
         "changes",
         "What was changed, and what it brought",
         answer,
         tables=tuple(tables),
-        notes=tuple(
-            line for account in accounts for line in (optimizations_words.remainder(account), *account.cautions)
+        notes=(
+            *([] if sample.whole or not answers.versions else [part]),
+            *(line for account in accounts for line in (optimizations_words.remainder(account), *account.cautions)),
         ),
-        commands=(*commands, command("optimizations report", None, answers.filters)),
+        commands=(
+            command(asked, answers.window, answers.filters),
+            command("optimizations report", None, answers.filters),
+        ),
     )
 
 

@@ -25,13 +25,13 @@ from tailspan_queries.report.parts import (
     exact,
     figure,
     number,
+    sample_parameters,
     sentence,
     share,
     table,
     time,
     words,
 )
-from tailspan_queries.sampling import Sample
 from tailspan_queries.stages_by_view import step_text
 
 NAMES = ("mean", *QUANTILES, "max")
@@ -146,11 +146,6 @@ def token_section(answers: Answers) -> Section:
             ),
         ),
     )
-
-
-def sample_parameters(sample: Sample) -> str:
-    """Return the options of a query that reads this sample; empty where everything is read."""
-    return "" if sample.whole else "".join(f" --param {name}={value}" for name, value in sample.parameters.items())
 
 
 def distribution(rows: Sequence[BucketRow], metric: str, times: Percentiles, noun: str) -> Figure | None:
