@@ -8,7 +8,9 @@ of them after weighting; a mean needs `FOR_MEAN`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,17 @@ from numpy.typing import NDArray
 from tailspan_queries import compare_findings as findings
 from tailspan_queries.client import Client
 from tailspan_queries.compare_read import DEFAULT_LIMIT, read_samples
-from tailspan_queries.compare_records import LEVELS, REQUEST, STATISTICS, TTFT, Comparison, Group, Line, Sample
+from tailspan_queries.compare_records import (
+    LEVELS,
+    REQUEST,
+    STATISTICS,
+    TTFT,
+    Comparison,
+    Group,
+    Line,
+    MixEffect,
+    Sample,
+)
 from tailspan_queries.records import STAGE_ORDER
 from tailspan_queries.stats_blocks import DRAWS, Difference, Draws, Side, differences, draw
 from tailspan_queries.stats_quantiles import quantiles
@@ -46,10 +58,9 @@ def compare(before: Sample, after: Sample, *, adjust: bool = True, draws: int = 
     paired = before.group.windows == after.group.windows
     drawn = draw(*sides, (before.block_count, after.block_count), strata.count, paired=paired, draws=draws)
     lines = tuple(line for part in order(before, after) for line in lines_of(part, before, after, strata, drawn))
-    found = Comparison(before, after, adjust, strata.count, lines)
-    return Comparison(
-        before, after, adjust, strata.count, lines, findings.findings(found), findings.cautions(found, strata)
-    )
+    mix = mix_effects(before, strata, drawn) if adjust else ()
+    found = Comparison(before, after, adjust, strata.count, lines, mix)
+    return replace(found, findings=findings.findings(found), cautions=findings.cautions(found, strata))
 
 
 def whole(sample: Sample, strata: NDArray[np.int64]) -> Side:
@@ -79,6 +90,23 @@ def lines_of(part: str, before: Sample, after: Sample, strata: Strata, drawn: Dr
         line(part, name, counts, difference, few=min(enough) < needed(STATISTICS[name]))
         for name, difference in zip(STATISTICS, found, strict=True)
     ]
+
+
+def mix_effects(before: Sample, strata: Strata, drawn: Draws) -> tuple[MixEffect, ...]:
+    """Return what the later lengths do to the end-to-end time of the earlier requests, as draws of these have it."""
+    earlier = side(before, strata.before, REQUEST)
+    alone = replace(drawn, after=drawn.before, sizes=(drawn.sizes[0], drawn.sizes[0]))
+    found = differences(earlier, earlier, alone, LEVELS) if earlier.values.size else []
+    return tuple(
+        MixEffect(name, one.adjusted / one.before - 1, share(one.high, one.before), share(one.low, one.before))
+        for name, one in zip(STATISTICS, found, strict=False)
+        if one.before > 0 and math.isfinite(one.adjusted)
+    )
+
+
+def share(back_ns: float | None, before_ns: float) -> float | None:
+    """Return the bound of a way back, from the later lengths to the earlier ones, as a share of the way there."""
+    return None if back_ns is None else -back_ns / before_ns
 
 
 def side(sample: Sample, strata: NDArray[np.int64], part: str) -> Side:

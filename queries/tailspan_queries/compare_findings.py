@@ -105,16 +105,13 @@ def cautions(report: Comparison, strata: Strata) -> tuple[str, ...]:
 
 
 def mix(report: Comparison) -> str:
-    """Say by how much the changed lengths alone moved the end-to-end time."""
-    moved = []
-    for statistic in ("p50", "p99"):
-        line = report.line(REQUEST, statistic)
-        if line is not None and line.mix_ns is not None and line.before_ns:
-            ratio = line.mix_ns / line.before_ns
-            moved.append((statistic, ratio))
-    if not report.adjusted or all(abs(ratio) < MIX_MOVED for _, ratio in moved):
+    """Say by how much the changed lengths alone moved the end-to-end time, where that is more than chance."""
+    moved = [effect for effect in report.mix if effect.statistic in ("p50", "p99")]
+    if not any(effect.certain and abs(effect.ratio) >= MIX_MOVED for effect in moved):
         return ""
-    told = ", ".join(f"{statistic} by {signed(ratio)}" for statistic, ratio in moved)
+    told = ", ".join(
+        f"{effect.statistic} by {signed(effect.ratio)}{'' if effect.certain else ' (unclear)'}" for effect in moved
+    )
     return f"other prompt and output lengths alone moved end-to-end {told}; changes are told without that"
 
 

@@ -132,6 +132,24 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class MixEffect:
+    """By how much other lengths alone moved one statistic of the end-to-end time, as a share of the earlier value.
+
+    `low_ratio` to `high_ratio` is its 95 % interval, None where there are too few requests or blocks.
+    """
+
+    statistic: str
+    ratio: float
+    low_ratio: float | None
+    high_ratio: float | None
+
+    @property
+    def certain(self) -> bool:
+        """Say whether the interval leaves 0 out."""
+        return self.low_ratio is not None and self.high_ratio is not None and self.low_ratio * self.high_ratio > 0
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two samples and their lines: every statistic of every part; `lines` is empty if a side has no request."""
 
@@ -140,6 +158,7 @@ class Comparison:
     adjusted: bool
     strata: int
     lines: tuple[Line, ...]
+    mix: tuple[MixEffect, ...] = ()
     findings: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
 

@@ -3,12 +3,15 @@
 JSON, stable: `before` and `after` {windows, filters, attribute, value, requests, read_requests, read_ratio, rate_per_s,
 error_ratio, block_ns, blocks}, `adjusted`, `strata`, `lines` [{part, statistic, before_count, after_count, before_ns,
 mix_ns, adjusted_ns, after_ns, change_ns, change_ratio, low_ns, high_ns, low_ratio, high_ratio, p_value, verdict,
-too_few}], `findings`, `cautions`. `read_ratio` is the part of the traces that was read. `low_ns` to `high_ns` is the
-95 % interval of `change_ns`, which is after less adjusted; the ratios are of adjusted. CSV: the lines.
+too_few}], `mix` [{statistic, ratio, low_ratio, high_ratio}], `findings`, `cautions`. `read_ratio` is the part of the
+traces that was read. `low_ns` to `high_ns` is the 95 % interval of `change_ns`, which is after less adjusted; ratios
+are of adjusted. `mix` is what other lengths alone did to the end-to-end time, as a share of its earlier value, with its
+95 % interval. CSV: the lines.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tailspan_queries import units
@@ -152,6 +155,7 @@ def comparison_json(report: Comparison) -> dict[str, Any]:
         "adjusted": report.adjusted,
         "strata": report.strata,
         "lines": [line_values(line) for line in report.lines],
+        "mix": [asdict(effect) for effect in report.mix],
         "findings": list(report.findings),
         "cautions": list(report.cautions),
     }

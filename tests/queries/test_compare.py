@@ -253,7 +253,8 @@ def test_json_and_csv_hold_every_line(filled: Filled, capsys: pytest.CaptureFixt
     sides = ("--before", span(0), "--after", span(3))
     _, out, _ = run(capsys, filled, *sides, "--format", "json")
     document = json.loads(out)
-    assert set(document) == {"before", "after", "adjusted", "strata", "lines", "findings", "cautions"}
+    assert set(document) == {"before", "after", "adjusted", "strata", "lines", "mix", "findings", "cautions"}
+    assert [effect["statistic"] for effect in document["mix"]] == ["mean", "p50", "p90", "p95", "p99"]
     assert (document["before"]["requests"], document["after"]["requests"]) == (1200, 40)
     assert len(document["lines"]) == 5 * 8
     few = [line for line in document["lines"] if line["too_few"]]

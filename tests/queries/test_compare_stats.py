@@ -182,6 +182,27 @@ def test_a_changed_mix_is_no_change(seed: int) -> None:
     assert line(unadjusted, REQUEST, "p50").verdict == "worse"
     assert line(unadjusted, REQUEST, "p50").mix_ns == 0
     assert any(text.startswith("other prompt and output lengths alone moved") for text in report.cautions)
+    effects = {effect.statistic: effect for effect in report.mix}
+    for statistic in ("mean", "p50", "p95"):
+        row, effect = line(report, REQUEST, statistic), effects[statistic]
+        assert row.mix_ns is not None
+        assert row.before_ns is not None
+        assert effect.low_ratio is not None
+        assert effect.high_ratio is not None
+        assert effect.ratio == pytest.approx(row.mix_ns / row.before_ns)
+        assert 0 < effect.low_ratio < effect.ratio < effect.high_ratio
+    assert not unadjusted.mix
+
+
+def test_lengths_that_differ_by_chance_are_not_told() -> None:
+    """Two samples of the same lengths: what the mix did is within its interval in at least 34 of 40 of them."""
+    certain = told = 0
+    for seed in range(40):
+        report = compare(sample(Truth(count=800), seed), sample(Truth(count=800), 100 + seed, 1), draws=200)
+        certain += next(effect.certain for effect in report.mix if effect.statistic == "p50")
+        told += any(text.startswith("other prompt and output lengths") for text in report.cautions)
+    assert certain <= 6
+    assert told <= 8
 
 
 def test_a_real_change_shows_through_a_changed_mix() -> None:

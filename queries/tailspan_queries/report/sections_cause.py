@@ -100,9 +100,7 @@ def changes_section(answers: Answers) -> Section:
         answer = f"{answer} {said}" if answers.versions else said
     sample = answers.latency.sample
     asked = f"query versions --param attribute={answers.attribute}{sample_parameters(sample)}"
-    part = (
-        f"versions are those of {sample.text}: first and last are near, one with few requests may lack"
-    )
+    part = f"versions are those of {sample.text}: first and last are near, one with few requests may lack"
     return Section(
         "changes",
         "What was changed, and what it brought",
