@@ -3,7 +3,7 @@
 An embedded ClickHouse does the work in this process, so that the process's CPU time is ClickHouse's. Beside it, on the
 same spans: rows of otel_traces as rotel and the OpenTelemetry Collector insert them, decoding in Python before that,
 and already flat rows of our own table in Native format, which is the floor. Merges are stopped; see `bench_disk` for
-what is stored.
+what is stored. `long_windows` is what the rollup by the hour and the stored sample add to an insert.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ GOAL_FIXED_MS = 40.0
 SIZES = (1, 40, 120)
 """Requests an insert, of 512 spans."""
 AT = 40
+LONG_WINDOWS = ("stage_hours_mv", "spans_sample_mv")
+GOAL_LONG_WINDOWS_MS = 20.0
+"""Chosen."""
 ROUNDS = 7
 
 
@@ -37,6 +40,9 @@ def run() -> list[Result]:
         for _ in range(ROUNDS):
             for size in SIZES:
                 seconds.setdefault(f"{size}", []).append(paths.passed(requests[:size]))
+            with paths.without(LONG_WINDOWS):
+                for size in (1, AT):
+                    seconds.setdefault(f"{size} without", []).append(paths.passed(requests[:size]))
             seconds.setdefault("native", []).append(paths.native(native))
             seconds.setdefault("otel", []).append(paths.otel(otel))
         begin_s = time.process_time()
@@ -57,7 +63,18 @@ def run() -> list[Result]:
                peer="flat rows, Native", peer_value=per_span["native"]),
         Result("ingest.fixed_cost_of_an_insert", fixed_s * 1e3, "ms", GOAL_FIXED_MS),
         Result("ingest.cpu_per_further_span", slope_s * 1e6, "us", GOAL_US),
+        *(
+            Result(f"ingest.long_windows.at_{size * SPANS_A_REQUEST}_spans", added_s(seconds, size) * 1e3, "ms",
+                   GOAL_LONG_WINDOWS_MS)
+            for size in (1, AT)
+        ),
     ]  # fmt: skip
+
+
+def added_s(seconds: dict[str, list[float]], size: int) -> float:
+    """Return what the views for long windows add to an insert: the median of the differences of each round."""
+    pairs = zip(seconds[f"{size}"], seconds[f"{size} without"], strict=True)
+    return statistics.median(whole - less for whole, less in pairs)
 
 
 def fit(points: list[tuple[int, float]]) -> tuple[float, float]:

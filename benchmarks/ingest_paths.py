@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,16 @@ class Paths:
         begin_s = time.process_time()
         self._sink.insert(TRACES, body, uuid.uuid4().hex)
         return time.process_time() - begin_s
+
+    @contextmanager
+    def without(self, views: Sequence[str]) -> Iterator[None]:
+        """Leave materialized views out for a while."""
+        texts = {migration.name: migration.sql for migration in migrations.load()}
+        for view in views:
+            self.engine.command(f"drop table tailspan.{view} sync")
+        yield
+        for view in views:
+            self.engine.command(texts[view])
 
     def otel(self, rows: bytes) -> float:
         """Insert rows of otel_traces in Native format."""

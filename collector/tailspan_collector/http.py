@@ -4,6 +4,7 @@ In: GET or POST / with the SQL in `?query=`, in the body, or both; `param_NAME` 
 Out: the result in the format asked for; errors as ClickHouse sends them, with X-ClickHouse-Exception-Code.
 GET /ping answers `Ok.`. Each query runs in a thread on a handle of its own, so queries run beside inserts.
 Sessions are accepted and have no state. A result is sent as a whole, not in blocks.
+Memory: a query gets half of what ClickHouse may take, so that inserts go on, unless its SETTINGS say otherwise.
 """
 
 from __future__ import annotations
@@ -73,15 +74,15 @@ class Answer:
     headers: dict[str, str]
 
 
-def run_query(engine: Engine, forbidden: frozenset[str], query: Query) -> Answer:
-    """Run one query that reads and calls nothing forbidden.
+def run_query(engine: Engine, forbidden: frozenset[str], query: Query, memory_bytes: int) -> Answer:
+    """Run one query that reads and calls nothing forbidden, in so much memory unless it says otherwise.
 
     Raises:
         SqlRefused: it does more than read.
         RuntimeError: ClickHouse's error, with its code in the text.
     """
     statement = check(query.sql, forbidden)
-    settings = [*query.arguments.items(), *statement.settings]
+    settings = [("max_memory_usage", str(memory_bytes)), *query.arguments.items(), *statement.settings]
     settings = [(name, value) for name, value in settings if name not in _TRANSPORT and not name.startswith("param_")]
     parameters = {name[6:]: value for name, value in query.arguments.items() if name.startswith("param_")}
     handle = engine.connect()
@@ -110,6 +111,8 @@ def build_app(engine: Engine, access: Access | None = None) -> Starlette:
     """Return the ASGI application; without `access` everybody may read."""
 
     forbidden = forbidden_calls(row[0] for row in engine.rows("select name from system.table_functions"))
+    half = "select intDiv(toUInt64(value), 2) from system.server_settings where name = 'max_server_memory_usage'"
+    memory_bytes = int(engine.rows(half)[0][0])
 
     async def ping(_: Request) -> Response:
         return Response("Ok.\n", media_type="text/plain")
@@ -125,7 +128,7 @@ def build_app(engine: Engine, access: Access | None = None) -> Starlette:
         headers |= {"X-ClickHouse-Timezone": "UTC", "X-ClickHouse-Server-Display-Name": "tailspan"}
         try:
             query = _read_query(request, arguments, body)
-            answer = await run_in_threadpool(run_query, engine, forbidden, query)
+            answer = await run_in_threadpool(run_query, engine, forbidden, query, memory_bytes)
         except (SqlRefused, RuntimeError, ValueError) as error:
             return _failure(error, headers)
         headers |= answer.headers

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tailspan.spreadsheet import inert
+
 FORMATS = ("table", "json", "csv")
 
 
@@ -19,7 +21,8 @@ def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], form: 
     if form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([row[name] for name in columns] for row in rows)
+        for row in rows:
+            writer.writerow([inert(field) if isinstance(field := row[name], str) else field for name in columns])
         return
     cells = [[name.replace("_", " ") for name in columns], *([_text(row[name]) for name in columns] for row in rows)]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tailspan.command_help import GROUPS, epilog
 from tailspan.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {
     0: "success",
-    1: "tailspan itself failed",
+    1: "tailspan itself failed; `tailspan regress`: a stage got slower",
     2: "the input or the environment is wrong; the message says what to do",
     3: "schema migrations are pending (only `tailspan migrate --check`)",
     130: "interrupted",
@@ -61,12 +62,42 @@ COMMANDS = {
     ),
     "preemption": Command("tailspan_queries.engine_cli:preemption", "what evictions cost, and whom", "collector"),
     "engine": Command("tailspan_queries.engine_cli:engine", "busy and idle time of engines between steps", "collector"),
+    "advise": Command("tailspan_queries.whatif_cli:advise", "which stage to make faster first, and how", "collector"),
+    "compare": Command(
+        "tailspan_queries.compare_cli:compare", "whether latency changed between two windows or versions", "collector"
+    ),
+    "different": Command(
+        "tailspan_queries.contribution_cli:different", "what is different about the slow requests", "collector"
+    ),
     "export": Command("tailspan_queries.export_cli:export_main", "a trace file for Perfetto or Chrome", "collector"),
+    "fairness": Command(
+        "tailspan_queries.contribution_cli:fairness", "who waits in the queue, and starves", "collector"
+    ),
     "gpu": Command("tailspan_queries.layer_cli:gpu", "busy, idle and launch-bound time of devices", "collector"),
+    "latency": Command(
+        "tailspan_queries.latency_cli:latency", "TTFT, ITL, TPOT, rates, and goodput under SLOs", "collector"
+    ),
     "layers": Command(
         "tailspan_queries.layer_cli:layers", "which layers take the time, of a step and end to end", "collector"
     ),
+    "optimizations": Command(
+        "tailspan_queries.optimizations_cli:optimizations",
+        "what was changed, what it brought, what it costs",
+        "collector",
+    ),
+    "report": Command(
+        "tailspan_queries.report.cli:report", "one page (HTML) with plots of all this, to send around", "collector"
+    ),
     "query": Command("tailspan_queries.cli:query", "run a shipped or your own .sql file", "collector"),
+    "tail": Command(
+        "tailspan_queries.contribution_cli:tail", "what the tail is made of that the mean is not", "collector"
+    ),
+    "whatif": Command(
+        "tailspan_queries.whatif_cli:whatif", "predict latency with something changed, by replay", "collector"
+    ),
+    "regress": Command(
+        "tailspan_queries.regress_cli:regress", "whether a stage got slower: exit code 1, for cron and CI", "collector"
+    ),
 }
 
 
@@ -104,7 +135,13 @@ def load(name: str) -> Callable[[list[str]], int]:
     """Import the function behind a command name."""
     command = COMMANDS.get(name)
     if command is None:
-        raise UserError(f"unknown command {name!r}", f"Use one of: {', '.join(COMMANDS)}")
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        raise UserError(
+            f"unknown command {name!r}",
+            f"Did you mean {near[0]}? `tailspan --help` lists all" if near else f"Use one of: {', '.join(COMMANDS)}",
+        )
     module_name, _, function = command.target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -122,26 +159,40 @@ def load(name: str) -> Callable[[list[str]], int]:
 def usage() -> str:
     """Return the overview that `tailspan --help` prints."""
     width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items())
+    groups = "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {COMMANDS[name].help}" for name in names)])
+        for title, names in GROUPS.items()
+    )
     return (
         "usage: tailspan COMMAND [ARGUMENTS]    tailspan COMMAND --help\n\n"
-        "Where does the time of an LLM request go: which stage, which layer, and did the change help the tail?\n\n"
-        f"{rows}\n"
+        "Where does the time of an LLM request go: which stage, which layer, and did the change help?\n\n"
+        f"{groups}\n"
     )
 
 
 def fail(message: str) -> int:
-    """Print one line for a mistake the user can mend; return exit code 2."""
-    print(f"tailspan: error: {message}", file=sys.stderr)  # noqa: T201
+    """Print one line for a mistake the user can mend; return exit code 2.
+
+    It may quote what others sent: what could steer a terminal is left out.
+    """
+    line = "".join(sign if sign.isprintable() else " " for sign in message)
+    print(f"tailspan: error: {line}", file=sys.stderr)  # noqa: T201
     return 2
 
 
 def run_click(command: click.Command, argv: list[str]) -> int:
-    """Run a click command with tailspan's exit codes and one-line errors."""
+    """Run a click command with tailspan's exit codes and one-line errors; its help ends with examples."""
     import click
 
+    name = command.name or ""
+    command.epilog = command.epilog or epilog(name)
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            inner.epilog = inner.epilog or epilog(f"{name} {inner.name}")
+        if not argv and not command.invoke_without_command:
+            argv = ["--help"]
     try:
-        result: Any = command.main(args=argv, prog_name=f"tailspan {command.name}", standalone_mode=False)
+        result: Any = command.main(args=argv, prog_name=f"tailspan {name}", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.exceptions.Abort:
@@ -149,5 +200,8 @@ def run_click(command: click.Command, argv: list[str]) -> int:
     except UserError as error:
         return fail(str(error))
     except click.ClickException as error:
-        return fail(f"{error.format_message().rstrip('.')}. See: tailspan {command.name} --help")
+        context = getattr(error, "ctx", None)
+        message = error.format_message().rstrip(".")
+        stop = "" if message.endswith("?") else "."
+        return fail(f"{message}{stop} See: {context.command_path if context else f'tailspan {name}'} --help")
     return result if isinstance(result, int) else 0

@@ -38,6 +38,12 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def requests_read(kept: int, requests: int, *, sampled: bool) -> str:
+    """Say how many requests were read, or stored, and how many they stand for."""
+    text = plural(kept, "request")
+    return f"{text} {'read' if sampled else 'kept'} of about {requests:,}" if kept < requests else text
+
+
 def key_text(by: str, key: str, width: int) -> str:
     """Return a line's key as it is printed."""
     if by == "request" and width < NARROW:

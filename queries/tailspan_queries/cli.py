@@ -10,7 +10,7 @@ import click
 
 from tailspan.cli import run_click
 from tailspan.errors import UserError
-from tailspan_queries import console, named, options, stages_view, traces_view
+from tailspan_queries import console, named, options, stages_by_cli, stages_view, traces_view
 from tailspan_queries import slowest as slowest_report
 from tailspan_queries import stages as stages_report
 from tailspan_queries import traces as traces_report
@@ -24,8 +24,10 @@ KINDS = ("wall", "busy", "gpu", "all")
 @click.command("stages")
 @options.window_options
 @options.filter_options
-@click.option("--exact/--rollup", default=None, help="Read raw spans or per-minute sketches (±0.8 %).")
+@click.option("--exact/--rollup", default=None, help="Read raw spans or sketches by minute and hour (±0.8 %).")
 @click.option("--time", "kind", type=click.Choice(KINDS), default="wall", show_default=True, help="Times to list.")
+@stages_by_cli.grouping_options
+@click.option("--stage", "names", multiple=True, metavar="NAME", help="With --by or --over: stage to show; repeatable.")
 @options.output_options
 def stages_command(
     since: str,
@@ -35,12 +37,19 @@ def stages_command(
     instance: str,
     exact: bool | None,
     kind: str,
+    by: str,
+    over: str,
+    groups: int,
+    names: tuple[str, ...],
     url: str | None,
     form: str,
 ) -> None:
     """Show latency percentiles of every stage, and its share of all requests and of the slowest 1 %."""
     chosen = options.selection(since, until, service, model, instance)
     method = None if exact is None else EXACT if exact else ROLLUP
+    if by or over or names:
+        stages_by_cli.show(chosen, stages_by_cli.Question(by, over, groups, names, kind, method, form), url)
+        return
     with connected(url) as client:
         report = stages_report.stage_report(client, chosen.window, chosen.filters, method=method)
         if not report.requests:

@@ -2,7 +2,7 @@
 
 In: a query of the catalog and its parameters. Out: column names, types and rows of plain Python values.
 Errors: `UserError` for every reason that the user can mend: the server is not there, refuses the login, has no
-tailspan tables, or rejects the query.
+tailspan tables, rejects the query, or takes longer than `QUERY_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ CONNECT_TIMEOUT_S = 5
 QUERY_TIMEOUT_S = 300
 _NO_TABLES = (60, 81)
 _NO_ACCESS = (193, 194, 497, 516)
+_NO_MEMORY = 241
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Client:
         try:
             answer = self._connection.query(query.sql, parameters=values, column_oriented=False)
         except DatabaseError as error:
+            if error_code(error) is None:
+                raise unanswered(query.name, error, self.url) from error
             raise rejected(query.name, error, self.url) from error
         except (Error, OSError) as error:
             raise unreachable(self.url) from error
@@ -180,6 +183,16 @@ def unreachable(url: str) -> UserError:
     )
 
 
+def unanswered(name: str, error: Exception, url: str) -> UserError:
+    """The error for a statement whose answer never came: it took too long, or ClickHouse went away."""
+    if "timed out" in str(error).lower():
+        return UserError(
+            f"ClickHouse at {url} did not answer {name} within {QUERY_TIMEOUT_S} s",
+            "Ask for a shorter window or one --service or --model, and leave --exact out",
+        )
+    return unreachable(url)
+
+
 def rejected(name: str, error: Exception, url: str) -> UserError:
     """The error for a statement that ClickHouse refused, with its own first sentence."""
     code = error_code(error)
@@ -189,6 +202,11 @@ def rejected(name: str, error: Exception, url: str) -> UserError:
         return UserError(
             f"ClickHouse at {url} refused the login",
             "Put user and password, or any name and a token, into the address: http://USER:PASSWORD@HOST",
+        )
+    if code == _NO_MEMORY:
+        return UserError(
+            f"{name} needs more memory than the ClickHouse at {url} has for a query",
+            "Ask for a shorter window or one --service or --model, and leave --exact out",
         )
     return UserError(f"ClickHouse rejected {name}: {first_sentence(str(error))}", "Correct the query or its parameters")
 

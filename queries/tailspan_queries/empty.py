@@ -29,6 +29,12 @@ def empty_note(client: Client, window: Window, filters: Filters) -> str:
     )
 
 
+def has_requests(client: Client, window: Window, filters: Filters) -> bool:
+    """Return whether any request began in the window."""
+    row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]
+    return bool(row["window_requests"])
+
+
 def no_rows_note(client: Client, window: Window, filters: Filters) -> str:
     """Return one line for a query without rows: there are no requests, or nothing of what it asks for."""
     row = client.run("data_range", {**window.whole_minutes.parameters, **filters.parameters}).records()[0]

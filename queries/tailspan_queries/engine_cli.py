@@ -16,7 +16,7 @@ from tailspan_queries import breakdown, console, engines, engines_view, options
 from tailspan_queries import interference as interference_report
 from tailspan_queries import preemption as preemption_report
 from tailspan_queries.client import Client, connected
-from tailspan_queries.empty import no_rows_note
+from tailspan_queries.empty import has_requests, no_rows_note
 
 DEFAULT_LINES = {"request": 10}
 """Lines that are listed without -n; of what is not named here, all."""
@@ -50,22 +50,16 @@ def note_if_empty(client: Client, rows: object, chosen: options.Selection) -> No
 
 @click.command("interference")
 @breakdown_options("model")
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
 def interference_command(
     by: str,
     limit: int | None,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show how much the prefills of other requests slowed decodes, and ITL in steps with and without prefill."""
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = interference_report.interference_report(client, chosen.window, chosen.filters, by, lines(by, limit))
         note_if_empty(client, report.rows, chosen)
@@ -80,32 +74,27 @@ def interference_command(
 
 @click.command("preemption")
 @breakdown_options("engine")
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
 def preemption_command(
     by: str,
     limit: int | None,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show what preemption cost: evictions, time lost, and the tail with and without the evicted requests."""
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = preemption_report.preemption_report(client, chosen.window, chosen.filters, by, lines(by, limit))
-        if by != "request":
-            note_if_empty(client, report.rows, chosen)
+        # That no request was evicted is an answer, if there were requests.
+        none_evicted = by == "request" and not report.rows and has_requests(client, chosen.window, chosen.filters)
+        note_if_empty(client, report.rows or none_evicted, chosen)
     console.print_report(
         form,
         lambda: preemption_report.preemption_json(report),
         lambda: preemption_report.preemption_csv(report.rows),
         lambda width: preemption_report.render_preemption(report, width),
-        has_rows=report.rows or by == "request",
+        has_rows=report.rows or none_evicted,
     )
 
 
@@ -115,23 +104,17 @@ def preemption_command(
 )
 @click.option("--gap-ms", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Shortest gap to list.")
 @click.option("-n", "--gaps", type=click.IntRange(0, 10_000), default=5, show_default=True, help="Gaps to list.")
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
 def engine_command(
     by: str,
     gap_ms: float,
     gaps: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show how busy each engine was and how long it idled between steps: launch-bound or scheduler-bound."""
-    chosen = options.selection(since, until, service, model, instance)
     threshold_ns = round(gap_ms * 1e6)
     with connected(url) as client:
         report = engines.engine_report(client, chosen.window, chosen.filters, by, threshold_ns, gaps)

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from tailspan import attributes
 from tailspan_queries import units
+from tailspan_queries.breakdown import plural
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.times import Window, clock, datetime_ns
@@ -73,7 +74,7 @@ def crash_line(event: WorkerEvent) -> str:
     """Say which process disappeared, and when, with what."""
     return (
         f"{event.worker} process {event.pid} disappeared at {moment(event)}{step_of(event)} "
-        f"with {amount(event.open_requests, 'open request')}: {look(event)}"
+        f"with {plural(event.open_requests, 'open request')}: {look(event)}"
     )
 
 
@@ -81,7 +82,7 @@ def stall_line(event: WorkerEvent) -> str:
     """Say which process made no step, for how long, with what."""
     return (
         f"{event.worker} process {event.pid} had made no step for {units.duration(event.stalled_ns)} at {moment(event)}"
-        f"{step_of(event)} with {amount(event.open_requests, 'open request')}: {look(event)}"
+        f"{step_of(event)} with {plural(event.open_requests, 'open request')}: {look(event)}"
     )
 
 
@@ -97,14 +98,14 @@ def drop_lines(events: Iterable[WorkerEvent]) -> list[str]:
         requests = sum(event.dropped_requests for event in found)
         spans = sum(event.dropped_spans for event in found)
         if records or requests:
-            parts = [amount(count, noun) for count, noun in ((records, "record"), (requests, "request")) if count]
+            parts = [plural(count, noun) for count, noun in ((records, "record"), (requests, "request")) if count]
             lines.append(
                 f"{' and '.join(parts)} {was(records + requests)} dropped by {worker} (ring full): "
                 "raise TAILSPAN_RING_RECORDS"
             )
         if spans:
             lines.append(
-                f"{amount(spans, 'span')} {was(spans)} dropped by the agent of {worker} (queue full): "
+                f"{plural(spans, 'span')} {was(spans)} dropped by the agent of {worker} (queue full): "
                 "see whether the collector answers"
             )
     return lines
@@ -123,11 +124,6 @@ def step_of(event: WorkerEvent) -> str:
 def look(event: WorkerEvent) -> str:
     """Return the command that shows a request concerned, else the event."""
     return f"tailspan trace {(*event.open_trace_ids, event.trace_id)[0]}"
-
-
-def amount(count: int, noun: str) -> str:
-    """Return a count with its noun."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def was(count: int) -> str:

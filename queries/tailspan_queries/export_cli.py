@@ -15,6 +15,7 @@ import click
 from tailspan.cli import run_click
 from tailspan.errors import UserError
 from tailspan_queries import console, options
+from tailspan_queries.breakdown import plural
 from tailspan_queries.client import DEFAULT_URL, URL_VARIABLE, connected
 from tailspan_queries.empty import empty_note
 from tailspan_queries.perfetto import Progress, Summary, export
@@ -44,8 +45,7 @@ WINDOW_OPTIONS = ("since", "until", "service", "model", "instance")
 @click.option(
     "--steps", type=click.IntRange(0, 10_000_000), default=Limits().steps, show_default=True, help="Engine steps."
 )
-@options.window_options
-@options.filter_options
+@options.selection_options
 @click.option("--url", default=None, metavar="URL", help=f"ClickHouse [{URL_VARIABLE}, {DEFAULT_URL}].")
 @click.pass_context
 def export_command(
@@ -55,11 +55,7 @@ def export_command(
     trace_id: str,
     limit: int,
     steps: int,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
 ) -> None:
     """Write the requests of a window, or one trace with --trace, to open in a trace viewer.
@@ -68,7 +64,6 @@ def export_command(
     """
     if not perfetto:
         raise UserError("export needs to know the format", "Add --perfetto")
-    chosen = options.selection(since, until, service, model, instance)
     if trace_id and (given := given_options(context)):
         raise UserError(f"--trace and --{given[0]} do not go together", "A trace brings its own time; leave one out")
     with connected(url) as client:
@@ -99,7 +94,7 @@ def given_options(context: click.Context) -> list[str]:
 def summary_line(summary: Summary, output: str) -> str:
     """Say what was written, and where to open it."""
     counts = [
-        f"{summary.requests:,} request{'' if summary.requests == 1 else 's'}",
+        plural(summary.requests, "request"),
         f"{summary.shared:,} others that shared steps" if summary.shared else "",
         f"{summary.steps:,} steps" + (f" ({summary.sampled_steps:,} with layers)" if summary.sampled_steps else ""),
         f"{summary.worker_events:,} worker events" if summary.worker_events else "",

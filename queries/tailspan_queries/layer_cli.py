@@ -77,8 +77,7 @@ def layer_options(function: Function) -> Function:
 
 @click.command("layers")
 @layer_options
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
 def layers_command(
     by: str,
@@ -88,11 +87,7 @@ def layers_command(
     end_to_end: bool,
     speedup: tuple[str, ...],
     limit: int | None,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
@@ -100,7 +95,6 @@ def layers_command(
     question = Question(by, phase, batch, baseline, end_to_end or bool(speedup), speedup, limit, form)
     check(question)
     now_ns = time.time_ns()
-    chosen = options.selection(since, until, service, model, instance)
     before = drift.parse_baseline(baseline, now_ns) if baseline else None
     factors = tuple(parse_speedup(text) for text in speedup)
     with connected(url) as client:
@@ -174,12 +168,10 @@ def show_contribution(
 
 
 @click.command("gpu")
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
-def gpu_command(since: str, until: str, service: str, model: str, instance: str, url: str | None, form: str) -> None:
+def gpu_command(chosen: options.Selection, url: str | None, form: str) -> None:
     """Show whether the device computed, waited for its host between steps, or was held up by launches."""
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         report = gpu_devices.gpu_report(client, chosen.window, chosen.filters)
         if not report.rows:

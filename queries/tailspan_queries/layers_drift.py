@@ -17,7 +17,7 @@ from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
 from tailspan_queries.layers import EVERY_LINE, part_name
 from tailspan_queries.layers_view import TITLES, change
-from tailspan_queries.times import Window, clock, parse_moment
+from tailspan_queries.times import Window, clock, parse_range
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,17 +67,11 @@ class DriftReport:
 
 
 def parse_baseline(text: str, now_ns: int) -> Window:
-    """Read `A..B`, each as `--since` takes it.
+    """Read the option `--baseline`.
 
-    Raises: UserError if it is not of this form, or empty.
+    Raises: UserError as `parse_range` says.
     """
-    since, dots, until = text.partition("..")
-    if not dots:
-        raise UserError(f"--baseline {text!r} is not of the form FROM..TO", "Write --baseline 2h..1h, for example")
-    baseline = Window(parse_moment("--baseline", since, now_ns), parse_moment("--baseline", until, now_ns))
-    if baseline.since_ns >= baseline.until_ns:
-        raise UserError(f"--baseline {text!r} ends before it begins", "Put the earlier time first")
-    return baseline
+    return parse_range("--baseline", text, now_ns)
 
 
 def drift_report(

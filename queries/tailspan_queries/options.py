@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -58,6 +59,16 @@ def filter_options(function: Function) -> Function:
         option = click.option(f"--{name}", default="", metavar="NAME", help=f"Only requests with this {key}.")
         function = option(function)
     return function
+
+
+def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of window and filters; what they choose comes as `chosen`."""
+
+    @wraps(function)
+    def command(*, since: str, until: str, service: str, model: str, instance: str, **others: Any) -> Any:
+        return function(chosen=selection(since, until, service, model, instance), **others)
+
+    return window_options(filter_options(command))
 
 
 def output_options(function: Function) -> Function:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tailspan import attributes
 from tailspan_queries.events import WorkerEvent
 from tailspan_queries.filters import Filters
+from tailspan_queries.sampling import WHOLE, Sample
 from tailspan_queries.times import Window
 
 REQUEST = attributes.ROLE_REQUEST
@@ -55,16 +56,19 @@ class StageRow:
     wall: Distribution
     busy: Distribution | None
     gpu: Distribution | None
+    tail_share_margin_ratio: float | None = None
+    """Half of a 95 % interval of the share of the tail; None where every request was read for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The slowest requests: those whose end-to-end time reaches `threshold_ns`."""
+    """The slowest requests: those whose end-to-end time reaches `threshold_ns`; of a sample `requests` is scaled up."""
 
     quantile: float
     requests: int
     threshold_ns: float
     mean_ns: float
+    sample: Sample = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,7 @@ class Method:
 
 
 EXACT = Method("exact", 0.0, "percentiles exact, interpolated as numpy.percentile does")
-ROLLUP = Method(
-    "rollup", 0.008, "percentiles ±0.8 % (per-minute sketches of whole minutes; --exact reads the raw spans)"
-)
+ROLLUP = Method("rollup", 0.008, "percentiles ±0.8 % (sketches by minute and hour; --exact reads the raw spans)")
 
 
 @dataclass(frozen=True, slots=True)

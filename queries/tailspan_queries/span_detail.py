@@ -9,7 +9,7 @@ from tailspan import attributes
 from tailspan_queries import units
 from tailspan_queries.records import STATUS_ERROR
 from tailspan_queries.slow_steps import StepSummary
-from tailspan_queries.traces import SpanRow
+from tailspan_queries.trace_spans import SpanRow
 
 
 def fold(parts: list[str], width: int) -> str:

@@ -1,8 +1,9 @@
 """The stage report for people (rich), programs (JSON) and spreadsheets (CSV).
 
 JSON, stable: `window` {since, until}, `filters`, `method` {name, relative_error}, `requests`, `kept_requests`,
-`tail` {quantile, requests, threshold_ns, mean_ns}, `stages` [{stage, count, kept_count, error_count, share_ratio,
-tail_share_ratio, tail_mean_ns, variance_share_ratio, wall_ns, busy_ns, gpu_ns}], `diagnosis`, `cautions`, `warnings`,
+`tail` {quantile, requests, threshold_ns, mean_ns, read_ratio}, `stages` [{stage, count, kept_count, error_count,
+share_ratio, tail_share_ratio, tail_share_margin_ratio, tail_mean_ns, variance_share_ratio, wall_ns, busy_ns, gpu_ns}],
+`diagnosis`, `cautions`, `warnings`,
 `events` [{every column of query `worker_events`}]. The three times are {count, sum, p50, p90, p95, p99, p999, max} in
 nanoseconds, or null where they were not measured. Of sampled requests, counts are estimates, kept ones are stored.
 CSV: one line a stage, one column a number, named as in the query `stages` with the tail's columns added.
@@ -38,7 +39,7 @@ PERCENTILE_COLUMNS = 3 + len(QUANTILES)
 def render_stages(report: StageReport, kinds: Sequence[str] = ("wall",), width: int = PLAIN_WIDTH) -> RenderableType:
     """Return the report as tables, one for each kind of time, with diagnosis, cautions and warnings under them.
 
-    `width` is the columns there are: below 100 the bars go first, then the busy shares.
+    `width` is the columns there are: below 100 the bars go first, then the busy shares, then the decimals.
     """
     from rich.console import Group
     from rich.text import Text
@@ -82,13 +83,19 @@ def subtitle(report: StageReport) -> str:
     name = quantile_name(tail.quantile)
     noun = "request" if tail.requests == 1 else "requests"
     held = f"{tail.requests:,} {noun} of {units.duration(tail.threshold_ns)} or more"
-    return f"{report.method.statement}\nat {name}: share of the time of the {held}"
+    said = f"{report.method.statement}\nat {name}: share of the time of "
+    margins = [row.tail_share_margin_ratio or 0.0 for row in report.rows]
+    if tail.sample.whole or not margins:
+        return f"{said}the {held}"
+    error = units.percent_text(max(margins), 1)
+    return f"{said}about {held},\nread from {tail.sample.text}: ±{error} at most, 19 times in 20"
 
 
 def wall_table(report: StageReport, width: int) -> Table:
     """Return the main table: percentiles of wall time, shares, and how busy the stage was."""
     has_gpu = any(row.gpu for row in report.rows)
     bar_width = min(width - BASE_WIDTH - (5 if has_gpu else 0) - 6, LONGEST_BAR)
+    digits = 1 if width >= BASE_WIDTH else 0
     table = new_table("stage")
     add_percentiles(table)
     table.add_column("share", justify="right", no_wrap=True)
@@ -100,7 +107,7 @@ def wall_table(report: StageReport, width: int) -> Table:
     if has_gpu and width >= BASE_WIDTH + 10:
         table.add_column("GPU", justify="right", no_wrap=True)
     for row in report.rows:
-        cells = [units.percent(row.share_ratio), units.percent(row.tail_share_ratio)]
+        cells = [units.percent(share, digits) for share in (row.share_ratio, row.tail_share_ratio)]
         if bar_width >= SHORTEST_BAR:
             cells.append("" if row.stage == REQUEST else units.bar(row.tail_share_ratio, bar_width))
         cells += [busy_share(row, row.busy), busy_share(row, row.gpu)]
@@ -176,6 +183,7 @@ def stages_json(report: StageReport) -> dict[str, Any]:
             "requests": report.tail.requests,
             "threshold_ns": report.tail.threshold_ns,
             "mean_ns": report.tail.mean_ns,
+            "read_ratio": report.tail.sample.ratio,
         },
         "stages": [
             {
@@ -185,6 +193,7 @@ def stages_json(report: StageReport) -> dict[str, Any]:
                 "error_count": row.error_count,
                 "share_ratio": row.share_ratio,
                 "tail_share_ratio": row.tail_share_ratio,
+                "tail_share_margin_ratio": row.tail_share_margin_ratio,
                 "tail_mean_ns": row.tail_mean_ns,
                 "variance_share_ratio": row.variance_share_ratio,
                 **{f"{kind}_ns": times_json(measured(row, kind)) for kind in KINDS},
@@ -208,7 +217,7 @@ def times_json(times: Distribution | None) -> dict[str, float] | None:
 
 def stages_csv(report: StageReport) -> tuple[list[str], list[list[Any]]]:
     """Return header and lines of the CSV form."""
-    shares = ("share_ratio", "tail_share_ratio", "tail_mean_ns", "variance_share_ratio")
+    shares = (*("share_ratio", "tail_share_ratio", "tail_share_margin_ratio", "tail_mean_ns", "variance_share_ratio"),)
     names = ("sum", *QUANTILES, "max")
     described = ("stage", "count", "kept_count", "error_count", *shares)
     header = [*described, *(f"{kind}_{name}_ns" for kind in KINDS for name in names)]

@@ -15,47 +15,9 @@ from tailspan_queries import waterfall
 from tailspan_queries.client import Client
 from tailspan_queries.lookup import find_trace
 from tailspan_queries.slow_steps import SlowStep, StepSummary
+from tailspan_queries.trace_spans import SpanRow, read_spans
 
 SPAN_LIMIT = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class SpanRow:
-    """One span; the names are the columns of query `trace`."""
-
-    span_id: str
-    parent_span_id: str
-    service: str
-    instance: str
-    name: str
-    kind: int
-    start_ns: int
-    duration_ns: int
-    role: str
-    stage: str
-    model: str
-    request_id: str
-    engine_id: str
-    first_step: int
-    last_step: int
-    status_code: int
-    status_message: str
-    input_tokens: int
-    output_tokens: int
-    busy_ns: int
-    gpu_ns: int
-    ttft_ns: int
-    weight: float
-    attributes_string: Mapping[str, str]
-    attributes_int: Mapping[str, int]
-    attributes_double: Mapping[str, float]
-    attributes_bool: Mapping[str, bool]
-    link_trace_ids: Sequence[str]
-
-    @property
-    def interval(self) -> waterfall.Interval:
-        """Begin and end, ns since the epoch."""
-        return self.start_ns, self.start_ns + self.duration_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +70,7 @@ def trace_report(client: Client, text: str) -> TraceReport:
     """
     found = find_trace(client, text)
     parameters = {"trace_id": found.trace_id, **found.window.parameters}
-    spans = tuple(SpanRow(**row) for row in client.run("trace", {**parameters, "limit": SPAN_LIMIT}).records())
+    spans = read_spans(client, found.trace_id, found.window, SPAN_LIMIT)
     in_engine = any(span.engine_id and span.last_step for span in spans)
     steps = client.run("trace_steps", parameters).records() if in_engine else []
     slow = client.run("trace_slow_steps", parameters).records() if steps else []

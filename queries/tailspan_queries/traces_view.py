@@ -20,7 +20,8 @@ from tailspan_queries.records import STATUS_ERROR
 from tailspan_queries.slow_steps import StepSummary, step_tables
 from tailspan_queries.span_detail import detail, fold
 from tailspan_queries.times import clock, iso
-from tailspan_queries.traces import Ledger, SpanRow, TraceReport, tree
+from tailspan_queries.trace_spans import SpanRow
+from tailspan_queries.traces import Ledger, TraceReport, tree
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

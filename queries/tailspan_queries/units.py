@@ -35,6 +35,8 @@ def significant(value: float) -> str:
     size = abs(value)
     if size >= 99.95:
         return f"{value:.0f}"
+    if size < 0.005:
+        return "0.00"
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
@@ -42,10 +44,17 @@ def percent(ratio: float | None, digits: int = 1) -> str:
     """Return a ratio as per cent; what is not zero never reads as zero."""
     if ratio is None or math.isnan(ratio):
         return ABSENT
-    text = f"{ratio * 100:.{digits}f}"
+    # Adding 0 takes the sign of a negative zero.
+    text = f"{ratio * 100 + 0.0:.{digits}f}"
     if ratio and not float(text):
         return f"<{10**-digits:.{digits}f}%" if ratio > 0 else f"-<{10**-digits:.{digits}f}%"
     return f"{text}%"
+
+
+def signed(ratio: float | None) -> str:
+    """Return a relative change with its sign, from ten times as much on without decimals: `+4.1%`."""
+    text = percent(ratio, 0 if ratio is not None and abs(ratio) >= 10 else 1)
+    return f"+{text}" if ratio is not None and ratio > 0 else text
 
 
 def percent_text(ratio: float, digits: int = 0) -> str:
@@ -58,7 +67,7 @@ def count(number: float) -> str:
     for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= scale and number >= 10_000:
             return f"{significant(number / scale)} {unit}"
-    return f"{number:,.0f}"
+    return f"{0 if abs(number) < 0.5 else number:,.0f}"
 
 
 def bar(ratio: float | None, width: int) -> str:

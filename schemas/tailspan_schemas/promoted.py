@@ -4,8 +4,8 @@ The `.sql` files are plain SQL and spell the keys again; a test holds both lists
 
 A promoted attribute leaves the attribute maps only if it has the type of the column and differs from the column's value
 for "absent"; so a wrong type, an explicit 0 and an explicit empty string stay in the maps and nothing is lost. So does
-a weight below 1, infinite or NaN, which counts as 1. Of a key that occurs twice in one span the first is promoted, the
-rest stay in the maps.
+a weight below 1, above 1e9, infinite or NaN, which counts as 1. Of a key that occurs twice in one span the first is
+promoted, the rest stay in the maps.
 """
 
 from __future__ import annotations

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from tailspan_schemas.migrations import Database, cluster_of
 
 GROUPS = {
-    "spans": (r"spans|engine_requests", "start"),
+    "spans": (r"spans|spans_sample|engine_requests", "start"),
     "layers": (r"layers", "start"),
     "rollups": (r"stage_minutes", "minute"),
+    "hours": (r"stage_hours", "hour"),
     "traces": (r"traces", "day"),
+    "optimizations": (r"optimization_records", "start"),
     "rejects": (r"rejects", "rejected_at"),
     "logs": (r"otel_logs", "Timestamp"),
     "metrics": (r"otel_metrics_\w+", "TimeUnix"),

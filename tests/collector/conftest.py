@@ -24,8 +24,8 @@ def start_collector(tmp_path: Path) -> Iterator[CollectorFactory]:
     """Start collectors in the test's folder; all are stopped after it."""
     started: list[RunningCollector] = []
 
-    def start(*arguments: str, data: str = "data") -> RunningCollector:
-        collector = RunningCollector(tmp_path / data, *arguments)
+    def start(*arguments: str, data: str = "data", from_nothing: bool = False) -> RunningCollector:
+        collector = RunningCollector(tmp_path / data, *arguments, from_nothing=from_nothing)
         started.append(collector)
         return collector.start()
 

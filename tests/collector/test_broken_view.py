@@ -16,6 +16,7 @@ from tailspan_collector.server_sink import ServerSink
 from tailspan_collector.signals import TRACES
 from tailspan_collector.writer import Writer
 from tailspan_schemas import migrations
+from tests.support.new_database import make_database
 from tests.support.otlp_messages import framed, request_with_stages
 from tests.support.server_process import ServerProcess
 from tests.support.spools import open_spool
@@ -45,6 +46,8 @@ def counts(engine: Engine) -> dict[str, int]:
         "spans": int(engine.rows("select count() from tailspan.spans")[0][0]),
         "traces": int(engine.rows("select sum(span_count) from tailspan.traces")[0][0]),
         "stage_minutes": int(engine.rows("select sum(span_count) from tailspan.stage_minutes")[0][0]),
+        "stage_hours": int(engine.rows("select sum(span_count) from tailspan.stage_hours")[0][0]),
+        "spans_sample": int(engine.rows("select count() from tailspan.spans_sample")[0][0]),
         "behind": int(engine.rows("select sum(spans) from tailspan.behind")[0][0]),
     }
 
@@ -52,8 +55,7 @@ def counts(engine: Engine) -> dict[str, int]:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     """An embedded ClickHouse with the schema."""
-    with Engine(tmp_path / "clickhouse") as found:
-        migrations.apply(found)
+    with Engine(make_database(tmp_path / "clickhouse")) as found:
         yield found
 
 
@@ -66,7 +68,7 @@ def test_a_broken_view_delays_and_doubles_nothing(
     break_a_view(engine.command, FAULTS[fault])
     spool = open_spool(tmp_path)
     for _ in range(5):
-        spool.append(request_with_stages(2))
+        spool.append(request_with_stages(20))
     metrics = Metrics()
     writer = Writer(spool, EmbeddedSink(engine), 1 << 20, 0.01, metrics)
     writer.start()
@@ -76,11 +78,13 @@ def test_a_broken_view_delays_and_doubles_nothing(
         time.sleep(0.05)
     assert failures.get() >= 6
     before = counts(engine)  # the other views may have been faster than the broken one
-    assert (before["spans"], before["behind"]) == (30, 0)
+    assert (before["spans"], before["behind"]) == (300, 0)
     engine.command("insert into tailspan.mended values (1)")
     assert writer.drain(30)
     spool.close()
-    assert counts(engine) == {"spans": 30, "traces": 30, "stage_minutes": 40, "behind": 30}
+    (chosen,) = engine.rows("select countIf(sipHash64(trace_id) % 4096 < 256) from tailspan.spans")[0]
+    rollups = {"traces": 300, "stage_minutes": 400, "stage_hours": 400, "spans_sample": int(chosen), "behind": 300}
+    assert counts(engine) == {"spans": 300, **rollups}
     assert engine.rows("select count() from tailspan.rejects") == [["0"]]
 
 

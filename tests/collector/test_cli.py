@@ -11,16 +11,18 @@ import pytest
 from tailspan.errors import UserError
 from tailspan_collector.embedded import Folder
 from tailspan_collector.settings import Settings
+from tailspan_schemas import migrations
 from tests.collector.conftest import CollectorFactory
 from tests.support.collector import run_tailspan
 
 
 def test_up_says_where_it_listens(start_collector: CollectorFactory) -> None:
     """The ready lines and endpoints.json name the real ports and the folder; the file goes when the process ends."""
-    collector = start_collector()
+    collector = start_collector(from_nothing=True)
     endpoints = json.loads((collector.data / "endpoints.json").read_text())
     assert collector.process is not None
     assert endpoints["pid"] == collector.process.pid
+    assert collector.query("select count() from tailspan.migrations")[0][0] == len(migrations.load())
     assert collector.stop() == 0
     assert endpoints["otlp"] in collector.output
     assert endpoints["clickhouse"] in collector.output

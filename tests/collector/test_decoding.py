@@ -13,7 +13,7 @@ from tailspan_collector.embedded import EmbeddedSink, Engine
 from tailspan_collector.errors import DataError
 from tailspan_collector.framing import write_varint
 from tailspan_collector.signals import SIGNALS, TRACES, Signal
-from tailspan_schemas import migrations
+from tests.support.new_database import make_database
 from tests.support.otlp_messages import request_with_stages
 
 
@@ -30,8 +30,7 @@ def span(inner: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSink]:
     """An embedded ClickHouse with the schema."""
-    with Engine(tmp_path_factory.mktemp("decoding") / "clickhouse") as engine:
-        migrations.apply(engine)
+    with Engine(make_database(tmp_path_factory.mktemp("decoding") / "clickhouse")) as engine:
         yield EmbeddedSink(engine)
 
 

@@ -50,17 +50,21 @@ class Sender(threading.Thread):
 
 
 def totals(collector: RunningCollector) -> tuple[int, ...]:
-    """Return spans, distinct spans, spans by the rollup, spans by the trace index."""
+    """Return spans, distinct ones, those of both rollups and of the trace index, those sampled or not chosen for it."""
     return (
         *collector.query("select count(), uniqExact(trace_id, span_id) from tailspan.spans")[0],
         collector.query("select sum(count) from tailspan.stage_minutes where stage != 'unattributed'")[0][0],
+        collector.query("select sum(count) from tailspan.stage_hours where stage != 'unattributed'")[0][0],
         collector.query("select sum(span_count) from tailspan.traces")[0][0],
+        collector.query("select countIf(sipHash64(trace_id) % 4096 >= 256) from tailspan.spans")[0][0]
+        + collector.query("select count() from tailspan.spans_sample")[0][0],
     )
 
 
-def settled(collector: RunningCollector, expected: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the totals once they are as expected: an insert reaches the table a moment before the rollup and index."""
-    return wait_until(lambda: totals(collector), lambda found: found == expected, timeout=20)
+def check_totals(collector: RunningCollector, spans: int) -> None:
+    """Check that every table has `spans` spans, once it does: an insert reaches the rest a moment after `spans`."""
+    expected = (spans,) * 6
+    assert wait_until(lambda: totals(collector), lambda found: found == expected, timeout=20) == expected
 
 
 def test_acknowledged_spans_survive_kill_9_exactly_once(start_collector: CollectorFactory) -> None:
@@ -83,7 +87,7 @@ def test_acknowledged_spans_survive_kill_9_exactly_once(start_collector: Collect
     expected = SPANS_PER_REQUEST * sum(sender.acknowledged for sender in senders)
     collector.wait_rows(expected)
     collector.restart()  # whatever was still on its way is stored before the process ends
-    assert settled(collector, (expected,) * 4) == (expected,) * 4
+    check_totals(collector, expected)
 
 
 CRASHES_AFTER_INSERT = """
@@ -136,7 +140,7 @@ def test_a_batch_stored_but_not_committed_is_not_stored_twice(
     collector = start_collector()
     collector.export(request_with_stages(1))
     collector.wait_rows(3 * SPANS_PER_REQUEST + 3)
-    assert settled(collector, (3 * SPANS_PER_REQUEST + 3,) * 4) == (3 * SPANS_PER_REQUEST + 3,) * 4
+    check_totals(collector, 3 * SPANS_PER_REQUEST + 3)
 
 
 def test_a_backlog_is_worked_off_after_the_start(tmp_path: Path, start_collector: CollectorFactory) -> None:
@@ -158,7 +162,7 @@ def test_a_stop_stores_what_was_received(start_collector: CollectorFactory) -> N
     assert collector.stop() == 0
     assert time.monotonic() - begin < 15
     collector.start()
-    assert settled(collector, (20 * SPANS_PER_REQUEST,) * 4) == (20 * SPANS_PER_REQUEST,) * 4
+    check_totals(collector, 20 * SPANS_PER_REQUEST)
 
 
 def test_the_same_request_sent_again_is_stored_once(start_collector: CollectorFactory) -> None:
@@ -171,7 +175,7 @@ def test_the_same_request_sent_again_is_stored_once(start_collector: CollectorFa
     collector.start()
     collector.export(request, request_with_stages(2))
     collector.wait_rows(2 * SPANS_PER_REQUEST)
-    assert settled(collector, (2 * SPANS_PER_REQUEST,) * 4) == (2 * SPANS_PER_REQUEST,) * 4
+    check_totals(collector, 2 * SPANS_PER_REQUEST)
 
 
 def test_poison_is_kept_apart(start_collector: CollectorFactory) -> None:
@@ -181,11 +185,11 @@ def test_poison_is_kept_apart(start_collector: CollectorFactory) -> None:
     collector.export(*(request_with_stages(2) for _ in range(5)), poison, *(request_with_stages(2) for _ in range(5)))
     collector.wait_rows(10 * SPANS_PER_REQUEST)
     collector.wait_rows(1, "tailspan.rejects")
-    assert settled(collector, (10 * SPANS_PER_REQUEST,) * 4) == (10 * SPANS_PER_REQUEST,) * 4
+    check_totals(collector, 10 * SPANS_PER_REQUEST)
     rows = collector.query("select signal, hex(payload), code > 0, reason != '' from tailspan.rejects")
     assert rows == [("traces", poison.hex().upper(), 1, 1)]
     collector.restart()
-    assert settled(collector, (10 * SPANS_PER_REQUEST,) * 4) == (10 * SPANS_PER_REQUEST,) * 4
+    check_totals(collector, 10 * SPANS_PER_REQUEST)
     assert collector.query("select count() from tailspan.rejects") == [(1,)]
 
 

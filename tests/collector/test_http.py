@@ -65,6 +65,15 @@ def test_clickhouse_connect_reads(filled: RunningCollector) -> None:
         assert client.query("select 1 settings max_threads = 2").first_row == (1,)
 
 
+def test_a_query_leaves_memory_to_inserts(filled: RunningCollector) -> None:
+    """A query gets half of what ClickHouse may take, and less or more where its text says so."""
+    of = "(select toUInt64(value) from system.server_settings where name = 'max_server_memory_usage')"
+    asked = f"select toUInt64(getSetting('max_memory_usage')), intDiv({of}, 2)"
+    given, half = filled.query(asked)[0]
+    assert given == half > 0
+    assert filled.query(f"{asked} settings max_memory_usage = 12345")[0][0] == 12345
+
+
 def test_form_encoded_parameters(filled: RunningCollector) -> None:
     """Parameters that are too long for a URL come as form fields."""
     with clickhouse_connect.get_client(dsn=filled.url, form_encode_query_params=True) as client:

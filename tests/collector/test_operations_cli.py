@@ -103,9 +103,12 @@ def test_retention_is_shown_set_and_switched_off(tmp_path: Path, run: Run) -> No
     """What is set is printed with what it was before, listed in every form, and taken away again."""
     run(migrate, "--data", tmp_path, "--apply")
     assert "deleted" not in run(retention_main, "--data", tmp_path)
-    text = run(retention_main, "set", "--data", tmp_path, "--spans", "30d", "--rollups", "1y")
+    ages = ("--spans", "30d", "--rollups", "1y", "--hours", "400d", "--optimizations", "10y")
+    text = run(retention_main, "set", "--data", tmp_path, *ages)
     assert "\nspans: deleted after 30 d (was: kept for ever)\n" in f"\n{text}"
     assert "\nstage_minutes: deleted after 365 d (was: kept for ever)\n" in text
+    assert "\nstage_hours: deleted after 400 d (was: kept for ever)\n" in text
+    assert "\noptimization_records: deleted after 3650 d (was: kept for ever)\n" in f"{text}\n"
     assert "otel_" not in text
     found = {row["table"]: row for row in json.loads(run(retention_main, "--data", tmp_path, "--format", "json"))}
     assert found["spans"]["delete_days"] == 30
@@ -114,6 +117,10 @@ def test_retention_is_shown_set_and_switched_off(tmp_path: Path, run: Run) -> No
     assert {row["table"]: row["rule"] for row in rows}["spans"] == "deleted after 30 d"
     text = run(retention_main, "off", "--data", tmp_path, "--spans")
     assert "spans: kept for ever (was: deleted after 30 d)" in text.splitlines()
+    hours = run(retention_main, "off", "--data", tmp_path, "--hours")
+    assert [line for line in hours.splitlines() if "was:" in line] == [
+        "stage_hours: kept for ever (was: deleted after 400 d)"
+    ]
     assert "stage_minutes: kept for ever" in run(retention_main, "off", "--data", tmp_path)
     assert "deleted" not in run(retention_main, "--data", tmp_path)
 

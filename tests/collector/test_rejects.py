@@ -17,8 +17,8 @@ from tailspan_collector.rejects_cli import rejects_main
 from tailspan_collector.signals import TRACES
 from tailspan_collector.sink import Reject
 from tailspan_collector.spool.interfaces import Received
-from tailspan_schemas import migrations
 from tests.support.collector import RunningCollector, wait_until
+from tests.support.new_database import make_database
 from tests.support.otlp_messages import request_with_stages
 
 POISON = b"\x0a\x07\x12\x05\x12\x03\x0a\x64x"
@@ -29,8 +29,7 @@ PAYLOADS = {"good-1": request_with_stages(2), "good-2": request_with_stages(1)}
 def collector(tmp_path: Path) -> Iterator[RunningCollector]:
     """A collector in whose database two requests lie that an older version could not store."""
     folder = Folder(tmp_path / "data")
-    with Engine(folder.path / "clickhouse") as engine:
-        migrations.apply(engine)
+    with Engine(make_database(folder.path / "clickhouse")) as engine:
         sink = EmbeddedSink(engine)
         for token, payload in PAYLOADS.items():
             received = Received(payload, "10.0.0.1:4242", time.time_ns())
@@ -156,8 +155,7 @@ def test_mistakes_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
     """A mistake is one line that says what to do, with exit code 2."""
-    with Engine(tmp_path / "clickhouse") as engine:
-        migrations.apply(engine)
+    make_database(tmp_path / "clickhouse")
     assert rejects_main([words[0], "--data", str(tmp_path), *words[1:]]) == 2
     assert reason in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from tests.support.prometheus import Prometheus
 GRAFANA = Path(__file__).parents[2] / "deploy/grafana"
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(GRAFANA.glob("dashboards/*.json"))}
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
-FROM_S, TO_S = traffic.BEGIN_NS // 10**9, traffic.BEGIN_NS // 10**9 + 3600
+FROM_S = traffic.BEGIN_NS // 10**9
+HOUR_S = 3600
 STATUS = Status((SpoolState("traces", True, "", 1, 2, 1, 2),), ClickHouseState("http://clickhouse:8123", True), 1)
 
 
@@ -37,17 +39,18 @@ def queries(kind: str, key: str) -> list[Any]:
     ]
 
 
-def expand(sql: str, service: str = "", model: str = "") -> str:
-    """Replace variables and macros as Grafana and its ClickHouse data source do; empty = All.
+def expand(sql: str, service: str = "", model: str = "", from_s: int = FROM_S, step_s: int = 60) -> str:
+    """Replace variables and macros as Grafana and its ClickHouse data source do, for an hour; empty = All.
 
     Source: README of grafana/clickhouse-datasource, "Macros".
     """
+    begin, end = f"toDateTime({from_s})", f"toDateTime({from_s + HOUR_S})"
     for name, value in (("service", service), ("model", model)):
         condition = re.compile(rf"\$__conditionalAll\(([^()]*\([^()]*\)), \${name}\)")
         sql = condition.sub(lambda found, chosen=value: found[1] if chosen else "1=1", sql)  # type: ignore[misc]
         sql = sql.replace(f"${{{name}:singlequote}}", f"'{value}'")
-    sql = re.sub(r"\$__timeFilter\((\w+)\)", rf"\1 >= toDateTime({FROM_S}) AND \1 <= toDateTime({TO_S})", sql)
-    return sql.replace("$__interval_s", "60")
+    sql = re.sub(r"\$__timeFilter\((\w+)\)", rf"\1 >= {begin} AND \1 <= {end}", sql)
+    return sql.replace("$__fromTime", begin).replace("$__toTime", end).replace("$__interval_s", str(step_s))
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +61,9 @@ def requests() -> list[traffic.Request]:
 
 @pytest.fixture(scope="module")
 def clickhouse(requests: list[traffic.Request], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCollector]:
-    """A collector that holds them, some engine steps and an event."""
-    spans = [span for request in requests for span in traffic.request_spans(request)]
+    """A collector that holds them, some engine steps, an event and, so that their hour is whole, an earlier request."""
+    earlier = [replace(requests[0], trace_id=b"e" * 16, start_ns=traffic.BEGIN_NS - 2 * HOUR_S * 10**9)]
+    spans = [span for request in (*requests, *earlier) for span in traffic.request_spans(request)]
     begin = traffic.BEGIN_NS + 60 * 10**9
     spans += [
         traffic.step_span(traffic.Step(n, begin + n * 10**8, 9 * 10**7, 4, 10**6), "engine-1") for n in range(1, 40)
@@ -67,9 +71,9 @@ def clickhouse(requests: list[traffic.Request], tmp_path_factory: pytest.TempPat
     spans.append(traffic.event_span(traffic.Event("worker.crash", begin, "chat", "worker-0", {})))
     with RunningCollector(tmp_path_factory.mktemp("grafana") / "data", "--batch-seconds", "0.1") as running:
         running.export(*traffic.messages(spans))
-        # The rollup is filled after the spans, so that its count is the one to wait for.
-        counted = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
-        assert wait_until(lambda: running.query(counted)[0][0], lambda n: n >= len(requests)) == len(requests)
+        # The rollups are filled after the spans, so that the count of the last is the one to wait for.
+        counted = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
+        assert wait_until(lambda: running.query(counted)[0][0], lambda n: n > len(requests)) == len(requests) + 1
         assert running.wait_rows(len(spans)) == len(spans)
         yield running
 
@@ -78,6 +82,31 @@ def panel_sql(title: str) -> str:
     """Return the SQL of a panel of the board of stages."""
     (sql,) = [panel["targets"][0]["rawSql"] for name, panel in PANELS if name == "stages" and panel["title"] == title]
     return str(sql)
+
+
+HOURLY = [item for item in queries("grafana-clickhouse-datasource", "rawSql") if "stage_hours" in item.values[0]]
+
+
+@pytest.mark.parametrize("sql", HOURLY)
+def test_hours_answer_as_minutes_do(sql: str, clickhouse: RunningCollector) -> None:
+    """A panel that reads the rollup by the hour shows what it would show without, and then needs no minutes."""
+    step_s = 6 * HOUR_S
+    hours, minutes, neither = (
+        clickhouse.query(expand(text, step_s=step_s))
+        for text in (
+            sql,
+            sql.replace("tailspan.stage_hours", "(select * from tailspan.stage_hours where 0)"),
+            sql.replace("from tailspan.stage_minutes", "from (select * from tailspan.stage_minutes where 0)"),
+        )
+    )
+    assert len(hours) > 0
+    assert [approximate(row) for row in minutes] == hours
+    assert neither == hours
+
+
+def approximate(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a row as they may differ by the order of a sum."""
+    return tuple(pytest.approx(value, rel=1e-12) if isinstance(value, float) else value for value in row)
 
 
 @pytest.mark.parametrize("chosen", [("", ""), ("chat", "large")], ids=["all", "one service and model"])
@@ -98,10 +127,13 @@ def test_the_choices_are_what_there_is(variable: dict[str, Any], clickhouse: Run
     assert found >= {"service": {"chat", "batch"}, "model": {"small", "large"}}[variable["name"]]
 
 
-def test_the_table_of_stages_is_right(requests: list[traffic.Request], clickhouse: RunningCollector) -> None:
+@pytest.mark.parametrize("from_s", [FROM_S, FROM_S - HOUR_S // 2], ids=["by the hour", "by the minute"])
+def test_the_table_of_stages_is_right(
+    requests: list[traffic.Request], clickhouse: RunningCollector, from_s: int
+) -> None:
     """Percentiles agree with those of the requests sent within 1 %, and the shares of the stages add up to one."""
     names = ("stage", "count", "p50", "p90", "p95", "p99", "p999", "max", "share", "busy")
-    rows = clickhouse.query(expand(panel_sql("Stages over the whole range")))
+    rows = clickhouse.query(expand(panel_sql("Stages over the whole range"), from_s=from_s))
     table = {row[0]: dict(zip(names, row, strict=True)) for row in rows}
     e2e_s = np.array([request.e2e_ns for request in requests]) / 1e9
     assert table["request"]["count"] == len(requests)

@@ -75,7 +75,7 @@ def test_targets_pass_their_arguments_on(checkout: Path) -> None:
     vllm = ".venv-vllm/bin/tailspan demo --engine vllm --requests 7"
     assert vllm in make(checkout, "-n", "demo", "ENGINE=vllm", "ARGS=--requests 7").stdout
     assert ".venv-vllm/bin/python -m pytest tests/vllm -k x" in make(checkout, "-n", "test-vllm", "ARGS=-k x").stdout
-    assert "loadfile tests/demo" in make(checkout, "-n", "test", "ARGS=tests/demo").stdout
+    assert "--no-loadscope-reorder tests/demo" in make(checkout, "-n", "test", "ARGS=tests/demo").stdout
     assert "benchmarks --only recorder" in make(checkout, "-n", "bench", "ONLY=recorder").stdout
     assert "--only" not in make(checkout, "-n", "bench").stdout
 

@@ -15,6 +15,8 @@ from tailspan.cli import COMMANDS
 from tailspan.version import __version__
 
 PACKAGES = {"tailspan", "tailspan_collector", "tailspan_schemas", "tailspan_queries"}
+DATA = {".json": "claims", ".html": "report/templates", ".css": "report/templates"}
+"""Kinds of data that are shipped, and where each of them is."""
 HEAVY = (
     "accelerate",
     "chdb",
@@ -38,6 +40,24 @@ for name in modules:
     importlib.import_module(name)
 print(tailspan.__file__)
 print(json.dumps([len(modules), sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+READ_EVERYTHING = """
+import json
+from importlib import resources
+from tailspan_queries import catalog
+from tailspan_queries.optimizations_import import read_claims, shipped
+from tailspan_schemas import migrations
+page = resources.files("tailspan_queries.report") / "templates"
+files = {
+    "queries": [catalog.load(name).name for name in catalog.names()],
+    "claims": [len(read_claims(name)) for name in shipped()],
+    "page": [(page / name).is_file() for name in ("page.html", "style.css")],
+    "demo": sorted(f.name for f in resources.files("tailspan_queries.demo").iterdir() if f.name.endswith(".sql")),
+    "forward": sorted(f.name for f in (resources.files("tailspan_collector.forward") / "sql").iterdir()),
+    "schema": len(migrations.load()),
+    "module": migrations.__file__,
+}
+print(json.dumps(files))
 """
 
 
@@ -74,12 +94,12 @@ def test_only_the_four_packages_are_at_the_top(wheel: Path) -> None:
 
 
 def test_everything_the_checkout_has_is_in_the_wheel(wheel: Path, root: Path) -> None:
-    """Every module, SQL file, protobuf schema and type marker of the packages is shipped."""
+    """Every module, SQL file, protobuf schema, type marker, story of claims and template of a page is shipped."""
     shipped = set(names_in(wheel))
     expected = set()
     for source in ("instrumentation", "collector", "schemas", "queries"):
         for path in (root / source).rglob("*"):
-            if path.suffix in (".py", ".sql", ".proto") or path.name == "py.typed":
+            if path.suffix in (".py", ".sql", ".proto", *DATA) or path.name == "py.typed":
                 expected.add(path.relative_to(root / source).as_posix())
     assert expected <= shipped
     assert {f"{package}/py.typed" for package in PACKAGES} <= expected
@@ -93,7 +113,11 @@ def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
     kinds = {
         Path(name).suffix for name in names_in(wheel) if ".dist-info/" not in name and not name.endswith("py.typed")
     }
-    assert kinds <= {".py", ".sql", ".proto"}
+    assert kinds <= {".py", ".sql", ".proto", *DATA}
+    for suffix, folder in DATA.items():
+        found = [name for name in names_in(wheel) if name.endswith(suffix) and ".dist-info/" not in name]
+        assert found
+        assert all(name.startswith(f"tailspan_queries/{folder}/") for name in found)
     assert not [name for name in names_in(wheel) if "__pycache__" in name or "/tests/" in name]
 
 
@@ -138,6 +162,23 @@ def test_the_worker_side_imports_nothing_heavy(fresh: Path, tmp_path: Path) -> N
     count, loaded = json.loads(result)
     assert count > 10
     assert not set(loaded) & set(HEAVY)
+
+
+def test_the_installed_data_are_found(fresh: Path, root: Path, tmp_path: Path) -> None:
+    """Queries, claims, the page's templates, the schema, SQL of the demo and of forwarding are read from the wheel."""
+    done = run(fresh, "python", "-c", READ_EVERYTHING, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert Path(found.pop("module")).is_relative_to(fresh.parent)
+    queries = root / "queries/tailspan_queries"
+    assert found == {
+        "queries": sorted(path.stem for path in (queries / "sql").glob("*.sql")),
+        "claims": [6],
+        "page": [True, True],
+        "demo": sorted(path.name for path in (queries / "demo").glob("*.sql")),
+        "forward": sorted(path.name for path in (root / "collector/tailspan_collector/forward/sql").glob("*.sql")),
+        "schema": len(list((root / "schemas/tailspan_schemas/sql").glob("*.sql"))),
+    }
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -1,14 +1,16 @@
 """One ClickHouse for all tests of the queries, filled with traffic whose times are known."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from tailspan import attributes
 from tailspan.agent import histogram
-from tailspan_queries.client import Client, connect
+from tailspan_queries.catalog import Query
+from tailspan_queries.client import Client, Result, connect
 from tailspan_queries.times import Window
-from tests.queries import engine_traffic, layer_traffic, sampled, traffic
+from tests.queries import engine_traffic, layer_traffic, ledger_traffic, sampled, traffic
 from tests.support.collector import RunningCollector, wait_until
 
 DAY_NS = 24 * 60 * traffic.MINUTE_NS
@@ -183,11 +185,12 @@ def client(
     other = traffic.make_span(b"\xab" * 3 + b"\x11" * 13, b"\x09" * 8, b"", "GET /health", traffic.BEGIN_NS, 1000, {})
     spans.append(("web", "", other))
     spans += [traffic.step_span(traffic.Step(2, steps[0].start_ns, 38_000_000, 99, 0), "engine-2")]
+    spans.append(ledger_traffic.entry_span(ledger_traffic.EXAMPLE, traffic.BEGIN_NS, 1))
     collector.export(*traffic.messages(spans))
     assert collector.wait_rows(len(spans)) == len(spans)
     # What views make of an insert is there a moment after its spans.
     requests = len(bursty) + len(pair) + len(kept) + len(served) + len(layered_requests)
-    rolled_up = "select sum(span_count) from tailspan.stage_minutes where stage = 'request'"
+    rolled_up = "select sum(span_count) from tailspan.stage_hours where stage = 'request'"
     assert wait_until(lambda: collector.query(rolled_up)[0][0], lambda count: count >= requests) == requests
     indexed = "select sum(span_count) from tailspan.traces"
     assert wait_until(lambda: collector.query(indexed)[0][0], lambda count: count >= len(spans)) == len(spans)
@@ -197,6 +200,26 @@ def client(
     client = connect(collector.url)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def _told() -> dict[tuple[str, str, str], Result]:
+    """What the ClickHouse of a module answered."""
+    return {}
+
+
+@pytest.fixture
+def ask_once(monkeypatch: pytest.MonkeyPatch, _told: dict[tuple[str, str, str], Result]) -> None:
+    """Ask each question once in a module: a table of any width, JSON and CSV of one question read the same rows."""
+    execute = Client.execute
+
+    def remembering(client: Client, query: Query, parameters: Mapping[str, Any]) -> Result:
+        key = client.url, query.sql, repr(sorted(parameters.items()))
+        if key not in _told:
+            _told[key] = execute(client, query, parameters)
+        return _told[key]
+
+    monkeypatch.setattr(Client, "execute", remembering)
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def _environment(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(client: Client, ask_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Point the commands to the test's ClickHouse, away from the tester's terminal."""
     monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
@@ -331,6 +331,11 @@ def test_a_file_of_ones_own_runs_with_parameters(capsys: Capture, tmp_path: Path
     file.write_text("-- nothing\n")
     assert main(["query", str(file)]) == 2
     assert "holds no query" in capsys.readouterr().err
+    file.write_text("select length(groupArray(number)) from numbers(10000000) settings max_memory_usage = 1000000")
+    assert main(["query", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "my query.sql needs more memory than the ClickHouse at http" in line
+    assert line.endswith("Ask for a shorter window or one --service or --model, and leave --exact out")
 
 
 def test_a_database_without_tailspan_tables_says_how_to_make_them(capsys: Capture, tmp_path: Path) -> None:

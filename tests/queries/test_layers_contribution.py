@@ -1,5 +1,6 @@
 """What layers contribute to requests of made-up engines, against a walk over the steps."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from tailspan_queries.times import Window
 from tests.queries import engine_traffic, traffic
 from tests.queries.layer_parts import Part, summed
 from tests.queries.layer_traffic import DeviceStep, LayeredEngine
+
+pytestmark = pytest.mark.usefixtures("ask_once")
 
 
 def shares(item: LayeredEngine, by: str) -> dict[str, dict[Part, float]]:
@@ -45,9 +48,16 @@ def costs(item: LayeredEngine) -> dict[int, tuple[DeviceStep, int]]:
 Line = tuple[str, str, int | None, str]
 
 
-def ledger(item: LayeredEngine, request: traffic.Request, by: str) -> dict[Line, dict[str, float]]:
-    """Walk over the stages of a request and their steps; return ns by line and stage."""
+def ledgers_of(item: LayeredEngine, by: str) -> list[dict[Line, dict[str, float]]]:
+    """Return the ledger of each request of an engine."""
     known, parts = costs(item), shares(item, by)
+    return [ledger(known, parts, request) for request in engine_traffic.requests_of(item.engine)]
+
+
+def ledger(
+    known: dict[int, tuple[DeviceStep, int]], parts: dict[str, dict[Part, float]], request: traffic.Request
+) -> dict[Line, dict[str, float]]:
+    """Walk over the stages of a request and their steps; return ns by line and stage."""
     found: dict[Line, dict[str, float]] = {}
 
     def add(line: Line, stage: str, ns: float) -> None:
@@ -77,9 +87,15 @@ def ledger(item: LayeredEngine, request: traffic.Request, by: str) -> dict[Line,
     return found
 
 
-def added(ledgers: Iterable[dict[Line, dict[str, float]]], line: Line, stage: str = "") -> float:
-    """Return the time of a line over requests, in one stage or in all."""
-    return sum(ns for one in ledgers for name, ns in one.get(line, {}).items() if stage in ("", name))
+def added(ledgers: Iterable[dict[Line, dict[str, float]]]) -> dict[tuple[Line, str], float]:
+    """Return the time of each line over requests, by stage; those of all stages together have the name ''."""
+    found: dict[tuple[Line, str], float] = defaultdict(float)
+    for one in ledgers:
+        for line, stages in one.items():
+            for stage, ns in stages.items():
+                found[line, stage] += ns
+                found[line, ""] += ns
+    return found
 
 
 @pytest.mark.parametrize("by", ["kind", "layer", "part"])
@@ -88,29 +104,23 @@ def test_contributions_are_those_of_a_walk_over_the_steps(
     client: Client, layered: list[LayeredEngine], layer_window: Window, by: str, model: str
 ) -> None:
     """Every line, by stage and at the tail, is what a walk over each request's steps finds, and they sum to e2e."""
-    served = [
-        (item, request)
-        for item in layered
-        if model in ("", item.engine.model)
-        for request in engine_traffic.requests_of(item.engine)
-    ]
-    ledgers = [ledger(item, request, by) for item, request in served]
-    e2e = np.array([request.e2e_ns for _, request in served])
-    tail = [one for one, ns in zip(ledgers, e2e, strict=True) if ns >= np.percentile(e2e, 99)]
+    served = [item for item in layered if model in ("", item.engine.model)]
+    ledgers = [one for item in served for one in ledgers_of(item, by)]
+    e2e = np.array([request.e2e_ns for item in served for request in engine_traffic.requests_of(item.engine)])
+    slow = e2e >= np.percentile(e2e, 99)
+    whole, tail = added(ledgers), added(one for one, is_slow in zip(ledgers, slow, strict=True) if is_slow)
     report = contribution_report(client, layer_window, Filters(model=model), by)
-    lines = {line for one in ledgers for line in one if added(ledgers, line)}
+    lines = {line for (line, stage), ns in whole.items() if not stage and ns}
     assert {(row.what, row.stage, row.layer, row.kind) for row in report.rows} == lines
     for row in report.rows:
         line = row.what, row.stage, row.layer, row.kind
-        assert row.mean_ns == pytest.approx(added(ledgers, line) / len(e2e), abs=1)
-        assert row.share_ratio == pytest.approx(added(ledgers, line) / e2e.sum())
-        assert row.prefill_mean_ns == pytest.approx(added(ledgers, line, "prefill") / len(e2e), abs=1)
-        assert row.decode_mean_ns == pytest.approx(added(ledgers, line, "decode") / len(e2e), abs=1)
-        assert row.tail_mean_ns == pytest.approx(added(tail, line) / len(tail), abs=1)
-        assert row.tail_share_ratio == pytest.approx(
-            added(tail, line) / e2e[e2e >= np.percentile(e2e, 99)].sum(), abs=1e-9
-        )
-        assert (row.request_count, row.kept_count, row.tail_count) == (len(e2e), len(e2e), len(tail))
+        assert row.mean_ns == pytest.approx(whole[line, ""] / len(e2e), abs=1)
+        assert row.share_ratio == pytest.approx(whole[line, ""] / e2e.sum())
+        assert row.prefill_mean_ns == pytest.approx(whole[line, "prefill"] / len(e2e), abs=1)
+        assert row.decode_mean_ns == pytest.approx(whole[line, "decode"] / len(e2e), abs=1)
+        assert row.tail_mean_ns == pytest.approx(tail[line, ""] / slow.sum(), abs=1)
+        assert row.tail_share_ratio == pytest.approx(tail[line, ""] / e2e[slow].sum(), abs=1e-9)
+        assert (row.request_count, row.kept_count, row.tail_count) == (len(e2e), len(e2e), slow.sum())
     for share in ("share_ratio", "tail_share_ratio"):
         assert sum(getattr(row, share) for row in report.rows if row.what != "request") == pytest.approx(1)
 

@@ -1,15 +1,28 @@
 """The stage report against NumPy over the very same requests."""
 
+import io
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tailspan import attributes
 from tailspan_queries.client import Client
 from tailspan_queries.filters import ALL, Filters
-from tailspan_queries.records import EXACT, QUANTILES, ROLLUP, STAGE_ORDER, StageReport
+from tailspan_queries.records import (
+    EXACT,
+    QUANTILES,
+    REQUEST,
+    ROLLUP,
+    STAGE_ORDER,
+    Distribution,
+    StageReport,
+    StageRow,
+    Tail,
+)
 from tailspan_queries.stages import EXACT_LIMIT, choose_method, stage_report
+from tailspan_queries.stages_view import wall_table
 from tailspan_queries.times import Window
 from tests.queries import traffic
 
@@ -185,3 +198,20 @@ def test_a_window_without_requests_gives_an_empty_report(client: Client, method:
     report = stage_report(client, empty, method=EXACT if method is EXACT else ROLLUP if method is ROLLUP else None)
     assert (report.requests, report.rows, report.diagnosis, report.cautions) == (0, (), "", ())
     assert report.tail.requests == 0
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_ten_million_requests_fit_the_terminal(width: int) -> None:
+    """The longest counts, times and shares that there are fit 80 columns, and nothing is cut."""
+    times = Distribution(10_000_000, 1e16, *[123_400_000] * 6)
+    shares = {"unattributed": 0.5555, "decode": 0.4445, REQUEST: 1.0}
+    rows = tuple(
+        StageRow(stage, 10_000_000, 10_000_000, 0, share, share, share * 1e9, share, times, times, times)
+        for stage, share in shares.items()
+    )
+    report = StageReport(Window(0, 1), ALL, ROLLUP, 10_000_000, rows, Tail(0.99, 100_000, 1e9, 1e9))
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(wall_table(report, width))
+    assert "…" not in captured.get()
+    assert max(map(len, captured.get().splitlines())) <= width

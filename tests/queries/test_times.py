@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailspan.errors import UserError
-from tailspan_queries.times import NS_PER_MINUTE, Window, iso, parse_moment, parse_window, sql_time
+from tailspan_queries.times import (
+    LONG_NS,
+    NS_PER_HOUR,
+    NS_PER_MINUTE,
+    Window,
+    iso,
+    parse_moment,
+    parse_window,
+    sql_time,
+)
 
 NOW_NS = 1_795_953_600_123_456_789
 SECOND_NS = 1_000_000_000
@@ -94,3 +103,29 @@ def test_whole_minutes_hold_the_window(since_ns: int, length_ns: int) -> None:
     assert wide.since_ns <= window.since_ns < window.until_ns <= wide.until_ns
     assert (wide.until_ns - wide.since_ns) - length_ns < 2 * NS_PER_MINUTE
     assert wide.whole_minutes == wide
+
+
+@given(st.integers(2 * LONG_NS, 2**62), st.integers(1, 10**15), st.booleans())
+def test_rollups_answer_long_relative_windows_by_whole_hours(until_ns: int, length_ns: int, relative: bool) -> None:
+    """Only a window that is long and relative to now grows to whole hours; any other to whole minutes."""
+    window = Window(max(until_ns - length_ns, 0), until_ns, relative)
+    unit_ns = NS_PER_HOUR if relative and until_ns - window.since_ns >= LONG_NS else NS_PER_MINUTE
+    wide = window.for_rollup
+    assert wide.since_ns % unit_ns == wide.until_ns % unit_ns == 0
+    assert 0 <= window.since_ns - wide.since_ns < unit_ns
+    assert 0 <= wide.until_ns - window.until_ns < unit_ns
+    assert wide.for_rollup == wide
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "relative"),
+    [
+        ("24h", "now", True),
+        (" 1d12h ", "2h", True),
+        ("2026-11-28T12:30Z", "now", False),
+        ("2026-11-28T12:30Z", "2026-11-28T13:00Z", False),
+    ],
+)
+def test_a_time_that_was_written_out_is_kept_to_the_minute(since: str, until: str, relative: bool) -> None:
+    """A window is relative if both of its ends are durations or now."""
+    assert parse_window(since, until, NOW_NS).relative is relative

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tailspan.errors import UserError
 from tailspan_queries.client import Client
-from tailspan_queries.traces import SpanRow, trace_report, tree
+from tailspan_queries.trace_spans import SpanRow
+from tailspan_queries.traces import trace_report, tree
 from tests.queries import traffic
 
 Pair = tuple[traffic.Request, traffic.Request]

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from tailspan_collector.embedded import Engine
-from tailspan_schemas import migrations
+from tests.support.new_database import make_database
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A database with the whole schema."""
-    with Engine(tmp_path_factory.mktemp("schema")) as engine:
-        migrations.apply(engine)
+    with Engine(make_database(tmp_path_factory.mktemp("schema") / "clickhouse")) as engine:
         yield engine
 
 

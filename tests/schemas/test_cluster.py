@@ -73,6 +73,8 @@ def test_stored_tables_are_replicated_and_sharded_by_trace() -> None:
     text = "\n".join(all_statements("prod"))
     assert "Distributed('prod', 'tailspan', 'spans_local', cityHash64(trace_id))" in text
     assert "Distributed('prod', 'tailspan', 'traces_local', cityHash64(trace_id))" in text
+    assert "Distributed('prod', 'tailspan', 'spans_sample_local', cityHash64(trace_id))" in text
+    assert "Distributed('prod', 'tailspan', 'stage_hours_local', cityHash64(stage, service, model, hour))" in text
     assert "Distributed('prod', 'tailspan', 'rejects_local', cityHash64(batch))" in text
     path = "'/clickhouse/tables/prod/{database}/{table}/{shard}', '{replica}'"
     assert f"engine = ReplicatedAggregatingMergeTree({path})" in text
@@ -86,9 +88,11 @@ def test_views_work_where_the_rows_lie() -> None:
     views = {name: sql for sql in all_statements() for name in re.findall(r"view if not exists tailspan\.(\w+)", sql)}
     assert "to tailspan.spans as" in views["spans_mv"]
     assert "from tailspan.otlp_traces" in views["spans_mv"]
-    for name, target in (("stage_minutes_mv", "stage_minutes_local"), ("traces_mv", "traces_local")):
-        assert f"to tailspan.{target} as" in views[name]
-        assert "from tailspan.spans_local as spans" in views[name]
+    for name in ("stage_minutes", "traces", "spans_sample"):
+        assert f"to tailspan.{name}_local as" in views[f"{name}_mv"]
+        assert "from tailspan.spans_local as spans" in views[f"{name}_mv"]
+    assert "to tailspan.stage_hours_local as" in views["stage_hours_mv"]
+    assert "from tailspan.stage_minutes_local as stage_minutes" in views["stage_hours_mv"]
     assert "from tailspan.spans\n" in views["requests"]
 
 
@@ -110,16 +114,20 @@ def test_views_behind_a_view_of_stored_rows_stay_on_the_shard() -> None:
 def test_a_repeated_insert_is_stored_once_in_every_table(one_shard: Engine) -> None:
     """Through Null table, view, Distributed and local table into the rollups: once for each token, twice for two."""
     sink = EmbeddedSink(one_shard)
-    payload = request_with_stages(50)
+    payload = request_with_stages(150)
     body = write_varint(len(payload)) + payload
     one_shard.command("set distributed_foreground_insert = 1")
     for token in ("a-1", "a-1", "a-1", "a-2", "a-2"):
         sink.insert(TRACES, body, token)
-    counts = "select count() from tailspan.spans", "select sum(span_count) from tailspan.stage_minutes"
-    assert one_shard.rows(counts[0]) == [["300"]]
-    assert one_shard.rows(counts[1]) == [["400"]]
-    assert one_shard.rows("select sum(span_count), uniqExact(trace_id) from tailspan.traces") == [["300", "50"]]
-    assert one_shard.rows("select count() from tailspan.requests") == [["100"]]
+    assert one_shard.rows("select count() from tailspan.spans") == [["900"]]
+    for rollup in ("stage_minutes", "stage_hours"):
+        assert one_shard.rows(f"select sum(span_count) from tailspan.{rollup}") == [["1200"]]
+    assert one_shard.rows("select sum(span_count), uniqExact(trace_id) from tailspan.traces") == [["900", "150"]]
+    assert one_shard.rows("select count() from tailspan.requests") == [["300"]]
+    sample = "select count(), sum(whole_weight), 2 * uniqExact(span_id) from tailspan."
+    chosen = one_shard.rows(f"{sample}spans where sipHash64(trace_id) % 4096 < 256")
+    assert one_shard.rows(f"{sample}spans_sample") == chosen
+    assert len(set(chosen[0])) == 1
 
 
 def test_the_mode_of_a_database_does_not_change(one_shard: Engine) -> None:

@@ -29,14 +29,7 @@ LATENCIES = {
     "gen_ai.latency.time_in_model_decode": 1.4,
     "gen_ai.latency.time_in_model_inference": 1.7,
 }
-WINDOW = {
-    "since": "toDateTime64('2025-12-06 05:00:00', 9, 'UTC')",
-    "until": "toDateTime64('2025-12-06 07:00:00', 9, 'UTC')",
-    "model": "''",
-    "instance": "''",
-    "limit": "1000",
-    "quantile": "0.99",
-}
+WINDOW = {"since": "2025-12-06 05:00:00", "until": "2025-12-06 07:00:00"}
 
 
 def span(
@@ -76,11 +69,14 @@ def stages(engine: Engine, service: str) -> list[tuple[str, float, float]]:
 
 
 def query(engine: Engine, name: str, service: str, **values: str) -> list[dict[str, Any]]:
-    """Run a shipped query for one service."""
-    text = catalog.strip_comments(catalog.load(name).sql)
-    for key, value in {**WINDOW, "service": f"'{service}'", **values}.items():
-        for kind in ("DateTime64(9, 'UTC')", "String", "UInt32", "Float64"):
-            text = text.replace(f"{{{key}:{kind}}}", value)
+    """Run a shipped query for one service; what is not given is the default of its header."""
+    shipped = catalog.load(name)
+    text = catalog.strip_comments(shipped.sql)
+    chosen = {**shipped.defaults, **WINDOW, "service": service, **values}
+    for key, kind in shipped.placeholders.items():
+        quoted = kind.replace("'", "\\'")
+        literal = chosen[key] if kind == "Identifier" else f"cast('{chosen[key]}', '{quoted}')"
+        text = text.replace(f"{{{key}:{kind}}}", literal)
     return records(engine, text)
 
 
@@ -189,6 +185,28 @@ def test_the_rollup_is_that_of_equal_requests_of_tailspan(engine: Engine) -> Non
     assert own == traced
 
 
+def test_the_rollup_by_the_hour_has_them_once(engine: Engine) -> None:
+    """One insert with requests of an engine's own tracing and of tailspan, sent twice: the hours are the minutes."""
+    message = span(VLLM, "hours own")
+    traced = message.resource_spans[0].scope_spans[0].spans.add(trace_id=b"\x22" * 16, span_id=b"\x22" * 8)
+    traced.start_time_unix_nano, traced.end_time_unix_nano = BEGIN_NS, BEGIN_NS + 5 * MS
+    traced.attributes.add(key=attributes.ROLE).value.string_value = attributes.ROLE_REQUEST
+    traced.attributes.add(key=attributes.GEN_AI_MODEL).value.string_value = "smollm"
+    for _ in range(2):
+        store(engine, message, "hours own")
+    text = (
+        "select stage, sum(span_count), sum(count), sum(error_count), sum(input_tokens), sum(output_tokens), "
+        "sum(wall_sum_ns), max(wall_max_ns), sum(busy_sum_ns), sum(gpu_count), "
+        "quantilesBFloat16WeightedMerge(0.5, 0.9, 0.95, 0.99, 0.999)(wall_q) "
+        "from tailspan.{} where service = 'hours own' group by stage order by stage"
+    )
+    hours = engine.rows(text.format("stage_hours"))
+    assert hours == engine.rows(text.format("stage_minutes"))
+    assert {row[0]: row[1] for row in hours} == {
+        "decode": "1", "prefill": "1", "queue": "1", "request": "2", "unattributed": "2",
+    }  # fmt: skip
+
+
 def as_tailspan(engine: Engine, service: str, other: str) -> ExportTraceServiceRequest:
     """Return the requests and stages of a service as tailspan's instrumentation would send them."""
     message = ExportTraceServiceRequest()
@@ -232,14 +250,14 @@ def test_reports_show_them(engine: Engine) -> None:
         1400 * MS,
         "chatcmpl-reported",
     )
-    spans = query(engine, "trace", "reported", trace_id=f"'{slow['trace_id']}'")
-    assert [(row["role"], row["name"], row["duration_ns"] / MS) for row in spans] == [
-        ("request", "llm_request", 2000),
-        ("stage", "queue", 100),
-        ("stage", "prefill", 300),
-        ("stage", "decode", 1400),
+    (sent,) = query(engine, "trace", "reported", trace_id=slow["trace_id"])
+    (traced,) = query(engine, "trace_engine", "reported", trace_id=slow["trace_id"])
+    assert (sent["role"], sent["name"], sent["span_id"]) == ("", "llm_request", traced["span_id"])
+    assert (traced["e2e_ns"], traced["ttft_ns"]) == (2000 * MS, 500 * MS)
+    assert list(zip(traced["stage_names"], traced["walls_ns"], strict=True)) == [
+        ("queue", 100 * MS),
+        ("prefill", 300 * MS),
+        ("decode", 1400 * MS),
     ]
-    assert {row["parent_span_id"] for row in spans[1:]} == {spans[0]["span_id"]}
-    assert spans[0]["ttft_ns"] == 500 * MS
     ids = engine.rows("select lower(hex(span_id)) from tailspan.stages where service = 'reported' order by start")
-    assert [[row["span_id"]] for row in spans[1:]] == ids
+    assert [[span_id] for span_id in traced["stage_span_ids"]] == ids

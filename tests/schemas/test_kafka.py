@@ -16,6 +16,7 @@ from tailspan_collector.embedded import EmbeddedSink, Engine
 from tailspan_collector.framing import write_varint
 from tailspan_collector.signals import SIGNALS, TRACES
 from tailspan_schemas import migrations
+from tests.support.new_database import make_database
 from tests.support.otlp_messages import request_with_stages
 
 FOLDER = migrations.SQL_FOLDER.parent / "kafka"
@@ -32,6 +33,8 @@ VIRTUAL = (
 COUNTS = (
     "select count(), uniqExact(span_id), sum(cityHash64(* except (stored))) from tailspan.spans",
     "select sum(span_count), sum(count) from tailspan.stage_minutes",
+    "select sum(span_count), sum(count) from tailspan.stage_hours",
+    "select count(), uniqExact(span_id), sum(cityHash64(*)) from tailspan.spans_sample",
     "select sum(span_count), uniqExact(trace_id) from tailspan.traces",
 )
 
@@ -39,8 +42,7 @@ COUNTS = (
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Engine]:
     """A database with the whole schema and the shipped connection."""
-    with Engine(tmp_path / "db") as engine:
-        migrations.apply(engine)
+    with Engine(make_database(tmp_path / "db")) as engine:
         engine.command(sql("connection"))
         yield engine
 
@@ -102,8 +104,7 @@ def test_single_and_framed_messages_store_what_the_collector_stores(tmp_path: Pa
     framed = b"".join(write_varint(len(payload)) + payload for payload in payloads)
     found = []
     for way in ("collector", "single", "framed"):
-        with Engine(tmp_path / way) as engine:
-            migrations.apply(engine)
+        with Engine(make_database(tmp_path / way)) as engine:
             with_topic(engine)
             if way == "collector":
                 EmbeddedSink(engine).insert(TRACES, framed, "a")

@@ -9,7 +9,10 @@ import pytest
 
 from tailspan.errors import UserError
 from tailspan_collector.embedded import Engine
+from tailspan_collector.signals import TRACES
 from tailspan_schemas import migrations
+from tests.schemas.otlp import insert
+from tests.support.otlp_messages import request_with_stages
 
 
 def test_an_empty_database_needs_everything_once(empty_engine: Engine) -> None:
@@ -32,6 +35,25 @@ def test_an_interrupted_migration_is_completed(empty_engine: Engine) -> None:
     empty_engine.command(known[5].sql)
     assert migrations.apply(empty_engine).pending == known[5:]
     assert migrations.plan(empty_engine).pending == ()
+
+
+def test_an_upgrade_adds_the_tables_for_long_windows_and_leaves_the_rest(empty_engine: Engine) -> None:
+    """A database without them gets the hours and the sample, empty; its rows stay, and new spans are in both."""
+    known = migrations.load()
+    migrations.apply(empty_engine, known[:45])
+    insert(empty_engine, TRACES, request_with_stages(100))
+    stored = "select sum(cityHash64(*)) from tailspan.{}"
+    tables = ("spans", "stage_minutes", "traces")
+    before = [empty_engine.rows(stored.format(table)) for table in tables]
+    upgrade = [item.name for item in migrations.apply(empty_engine).pending]
+    assert upgrade[:4] == ["stage_hours", "stage_hours_mv", "spans_sample", "spans_sample_mv"]
+    assert [empty_engine.rows(stored.format(table)) for table in tables] == before
+    counts = "select (select sum(span_count) from tailspan.stage_hours), (select count() from tailspan.spans_sample)"
+    assert empty_engine.rows(counts) == [["0", "0"]]
+    insert(empty_engine, TRACES, request_with_stages(100, "new"))
+    chosen = "service = 'new' and sipHash64(trace_id) % 4096 < 256"
+    (expected,) = empty_engine.rows(f"select count() from tailspan.spans where {chosen}")
+    assert empty_engine.rows(counts) == [["400", *expected]]
 
 
 def test_a_changed_file_is_refused(empty_engine: Engine) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tailspan_collector.embedded import Engine
-from tailspan_schemas import migrations, retention
+from tailspan_schemas import retention
 from tailspan_schemas.retention import Kept, Rule
+from tests.support.new_database import make_database
 
 TIERS = """<clickhouse><storage_configuration><disks><cold><path>{folder}/cold/</path></cold></disks>
 <policies><tiered><volumes><default><disk>default</disk></default><cold><disk>cold</disk></cold></volumes></tiered></policies>
@@ -23,8 +24,8 @@ OLD = "select count() from tailspan.spans where start < now() - toIntervalDay(20
 def database(tmp_path: Path) -> Iterator[Engine]:
     """A database with the whole schema, on a server with two tiers of storage."""
     (tmp_path / "tiers.xml").write_text(TIERS.format(folder=tmp_path))
+    make_database(tmp_path / "db")
     with Engine(Path(f"{tmp_path / 'db'}?config-file={tmp_path / 'tiers.xml'}")) as engine:
-        migrations.apply(engine)
         yield engine
 
 
@@ -59,6 +60,25 @@ def test_old_rows_go_and_young_ones_stay(database: Engine) -> None:
     database.command("optimize table tailspan.spans final")
     assert database.rows("select count() from tailspan.spans") == [["3"]]
     assert database.rows(OLD) == [["0"]]
+
+
+def test_old_rows_of_the_sample_and_of_the_hours_go_too(database: Engine) -> None:
+    """The stored sample and the rollup by the hour lose the days that are too old, and no others."""
+    for days in (0, 10, 100):
+        database.command(
+            "insert into tailspan.spans (trace_id, role, start) "
+            f"select toFixedString(toString(number), 16), 'request', now64(9) - toIntervalDay({days}) from numbers(60)"
+        )
+    sampled = int(database.rows("select countIf(sipHash64(trace_id) % 4096 < 256) from tailspan.spans")[0][0])
+    hours = "select uniqExact(hour), sum(span_count) from tailspan.stage_hours where stage = 'request'"
+    assert sampled
+    assert kept(database, "spans_sample").rows == sampled
+    assert database.rows(hours) == [["3", "180"]]
+    for table, days in (("spans_sample", 5), ("stage_hours", 20)):
+        change(database, table, Rule(delete_days=days))
+        database.command(f"optimize table tailspan.{table} final")
+    assert 3 * kept(database, "spans_sample").rows == sampled
+    assert database.rows(hours) == [["2", "120"]]
 
 
 def test_off_keeps_everything_again(database: Engine) -> None:

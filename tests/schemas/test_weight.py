@@ -37,6 +37,9 @@ def export(name: str, weights: list[AnyValue | None]) -> bytes:
         (AnyValue(double_value=1.0), 1.0, "double"),
         (AnyValue(double_value=10.0), 10.0, None),
         (AnyValue(double_value=1 / 0.3), 1 / 0.3, None),
+        (AnyValue(double_value=1e9), 1e9, None),
+        (AnyValue(double_value=math.nextafter(1e9, math.inf)), 1.0, "double"),
+        (AnyValue(double_value=1e300), 1.0, "double"),
         (AnyValue(double_value=0.5), 1.0, "double"),
         (AnyValue(double_value=-3.0), 1.0, "double"),
         (AnyValue(double_value=math.inf), 1.0, "double"),
@@ -47,7 +50,7 @@ def export(name: str, weights: list[AnyValue | None]) -> bytes:
     ],
     ids=str,
 )
-def test_a_weight_is_a_double_of_at_least_one(
+def test_a_weight_is_a_double_from_1_to_a_billion(
     engine: Engine, value: AnyValue | None, weight: float, kept_as: str | None
 ) -> None:
     """What is no weight counts as 1 and stays in the map of its type; a weight has only its column."""
@@ -77,6 +80,15 @@ def test_whole_weights_are_right_in_the_mean(engine: Engine) -> None:
     # A share of 0.3 of 20,000 has a standard error of 65.
     assert int(rows["4"]) == pytest.approx(0.3 * SPANS, abs=5 * 65)
     assert engine.rows("select distinct whole_weight from tailspan.requests where name = 'exact'") == [["7"]]
+
+
+def test_a_senseless_weight_does_not_change_the_sums_of_others(engine: Engine) -> None:
+    """Beside proper weights, each span with a weight that is none adds one request and its time to the sums."""
+    none = [AnyValue(double_value=value) for value in (1e300, -1e300, math.inf, -math.inf, math.nan)]
+    before = totals(engine)
+    EmbeddedSink(engine).insert(TRACES, framed(export("senseless", [*none, AnyValue(double_value=2.5)])), "senseless")
+    after = totals(engine)
+    assert [now - then for now, then in zip(after, before, strict=True)] == pytest.approx([6, 7.5, 7500])
 
 
 def test_the_rollup_and_the_index_of_traces_use_weights(engine: Engine) -> None:

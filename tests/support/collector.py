@@ -16,16 +16,22 @@ import clickhouse_connect
 import grpc
 from clickhouse_connect.driver.client import Client
 
+from tests.support.new_database import make_database
+
 _READY_S = 30.0
 _STOP_S = 60.0
 T = TypeVar("T")
 
 
 class RunningCollector:
-    """A collector on free ports; `restart` keeps the data and the ports."""
+    """A collector on free ports; `restart` keeps the data and the ports.
 
-    def __init__(self, data: Path, *arguments: str) -> None:
+    In a new folder it finds a database that has the schema, unless it is to start `from_nothing`.
+    """
+
+    def __init__(self, data: Path, *arguments: str, from_nothing: bool = False) -> None:
         self.data = data
+        self.from_nothing = from_nothing
         self.arguments = arguments
         self.ports = dict.fromkeys(("otlp_port", "otlp_http_port", "http_port", "admin_port"), 0)
         self.process: subprocess.Popen[str] | None = None
@@ -41,6 +47,9 @@ class RunningCollector:
 
     def start(self) -> Self:
         """Start and wait until it is ready."""
+        if not self.from_nothing and not self.data.exists():
+            self.data.mkdir(parents=True)
+            make_database(self.data / "clickhouse")
         with self._output.open("a") as output:
             self.process = subprocess.Popen(
                 self.command(),

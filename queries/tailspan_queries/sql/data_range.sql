@@ -9,23 +9,25 @@
 -- Columns:
 --   window_requests  UInt64           requests that began within the window, weighted, rounded
 --   window_kept      UInt64           requests that are stored and stand for them
+--   window_scanned   UInt64           requests stored for the window and the model, of any service and instance
 --   requests         UInt64           requests at any time, weighted, rounded
 --   first_minute     DateTime('UTC')  minute of the first request; 1970 if there is none
 --   last_minute      DateTime('UTC')  minute of the last request; 1970 if there is none
 -- Tables: tailspan.stage_minutes
+with
+minute >= {since:DateTime64(9, 'UTC')} and minute < {until:DateTime64(9, 'UTC')} as within,
+(
+    ({service:String} = '' or service = {service:String}) and ({instance:String} = '' or instance = {instance:String})
+) as chosen
+
 select
-    toUInt64(round(sumIf(
-        count, minute >= {since:DateTime64(9, 'UTC')} and minute < {until:DateTime64(9, 'UTC')}
-    ))) as window_requests,
-    sumIf(
-        span_count, minute >= {since:DateTime64(9, 'UTC')} and minute < {until:DateTime64(9, 'UTC')}
-    ) as window_kept,
-    toUInt64(round(sum(count))) as requests,
-    min(minute) as first_minute,
-    max(minute) as last_minute
+    toUInt64(round(sumIf(count, within and chosen))) as window_requests,
+    sumIf(span_count, within and chosen) as window_kept,
+    sumIf(span_count, within) as window_scanned,
+    toUInt64(round(sumIf(count, chosen))) as requests,
+    minIf(minute, chosen) as first_minute,
+    maxIf(minute, chosen) as last_minute
 from tailspan.stage_minutes
 where
     stage = 'request'
-    and ({service:String} = '' or service = {service:String})
     and ({model:String} = '' or model = {model:String})
-    and ({instance:String} = '' or instance = {instance:String})

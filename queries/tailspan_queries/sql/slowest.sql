@@ -1,4 +1,6 @@
 -- Purpose: the slowest requests, each with the stage that took most of its time
+-- The rollup by minute knows the longest request of each minute and instance. The n slowest lie in the n cells whose
+-- longest are longest, so that only these minutes are read, and those at the ends of the window that are not whole.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
 --   until     DateTime64(9, 'UTC')  end of the window, exclusive
@@ -22,19 +24,57 @@
 --   dominant_stage  String                  stage with the most wall time, or `unattributed`
 --   dominant_ns     Int64                   ns, its wall time
 --   dominant_ratio  Float64                 its share of end-to-end
--- Tables: tailspan.requests, tailspan.stages
+-- Tables: tailspan.requests, tailspan.stage_minutes, tailspan.stages
 with
+{since:DateTime64(9, 'UTC')} as window_begin,
+{until:DateTime64(9, 'UTC')} as window_end,
+
+longest_minutes as (
+    select minute
+    from tailspan.stage_minutes
+    where
+        stage = 'request'
+        and minute >= window_begin
+        and minute < toStartOfMinute(window_end)
+        and ({service:String} = '' or service = {service:String})
+        and ({model:String} = '' or model = {model:String})
+        and ({instance:String} = '' or instance = {instance:String})
+    group by service, model, instance, minute
+    order by max(wall_max_ns) desc, minute asc
+    limit {limit:UInt32}
+),
+
+-- In the unit of the primary key of `spans`.
+read_times as (
+    select toStartOfFiveMinutes(minute) as five_minutes
+    from longest_minutes
+    union distinct
+    select toStartOfFiveMinutes(arrayJoin([window_begin, window_end])) as five_minutes
+),
+
 slow as (
     select *
     from tailspan.requests
     where
-        start >= {since:DateTime64(9, 'UTC')}
+        toStartOfFiveMinutes(start) in (select five_minutes from read_times)
+        and start >= {since:DateTime64(9, 'UTC')}
         and start < {until:DateTime64(9, 'UTC')}
         and ({service:String} = '' or service = {service:String})
         and ({model:String} = '' or model = {model:String})
         and ({instance:String} = '' or instance = {instance:String})
     order by e2e_ns desc, trace_id asc, span_id asc
     limit {limit:UInt32}
+),
+
+-- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
+part_times as (
+    select arrayJoin(
+        arrayMap(
+            number -> toStartOfFiveMinutes(start - toIntervalMinute(1)) + toIntervalMinute(5 * number),
+            range(toUInt64(least(intDiv(greatest(e2e_ns, 0), 300000000000), 10000) + 3))
+        )
+    ) as five_minutes
+    from slow
 ),
 
 parts as (
@@ -47,9 +87,7 @@ parts as (
         arraySum(part -> part.2, stages) as attributed_ns
     from tailspan.stages
     where
-        -- A stage lies within its request; a minute of grace for clocks that were set meanwhile.
-        start >= {since:DateTime64(9, 'UTC')} - toIntervalMinute(1)
-        and start < {until:DateTime64(9, 'UTC')} + toIntervalNanosecond((select max(e2e_ns) from slow))
+        toStartOfFiveMinutes(start) in (select five_minutes from part_times)
         and (trace_id, request_span_id) in (
             select
                 trace_id,

@@ -1,6 +1,7 @@
 -- Purpose: time to first token (TTFT) and time per output token (TPOT) by model, exact
--- TPOT = (e2e - TTFT) / (output tokens - 1), one value for each request with two tokens or more. Requests count with
--- their weight, so that sampled data give unbiased counts and percentiles.
+-- TPOT = (e2e - TTFT) / (output tokens - 1), one value for each request with two tokens or more; 0 where the first
+-- token came after the end (clocks that were set). Requests count with their weight, so that sampled data give unbiased
+-- counts and percentiles. Query `latency` has the same by group, over time and against limits.
 -- Parameters:
 --   since     DateTime64(9, 'UTC')  begin of the window, inclusive
 --   until     DateTime64(9, 'UTC')  end of the window, exclusive
@@ -33,7 +34,7 @@ timed as (
         ttft_ns,
         ttft_ns > 0 as has_ttft,
         has_ttft and output_tokens > 1 as has_tpot,
-        (e2e_ns - ttft_ns) / greatest(output_tokens - 1, 1) as tpot_ns
+        greatest(e2e_ns - ttft_ns, 0) / greatest(output_tokens - 1, 1) as tpot_ns
     from tailspan.requests
     where
         start >= {since:DateTime64(9, 'UTC')}

@@ -36,7 +36,7 @@ create table if not exists tailspan.spans -- noqa: PRS
     ttft_ns Int64
         comment 'tailspan.ttft_ns: begin until the first body chunk left, ns; 0 if absent' codec(ZSTD(1)),
     weight Float64 default 1
-        comment 'tailspan.weight: how many requests or steps the span stands for; 1 unless sampled' codec(ZSTD(1)),
+        comment 'tailspan.weight: how many requests or steps the span stands for, 1 to 1e9; 1 unless sampled' codec(ZSTD(1)),
     attributes_string Map(LowCardinality(String), String)
         comment 'String attributes that have no column of their own' codec(ZSTD(1)),
     attributes_int Map(LowCardinality(String), Int64)

@@ -80,7 +80,7 @@ with
                     occurrence = 1 and multiIf(
                         kind = 1, place between 1 and 5 and string != '',
                         kind = 3, place between 6 and 14 and int != -(place = 12),
-                        kind = 4 and place = 15 and isFinite(double) and double > 1
+                        kind = 4 and place = 15 and double > 1 and double <= 1e9
                     ),
                     -1,
                     kind
@@ -151,7 +151,8 @@ select
     if(kinds[gpu_at] = 'int', ints[gpu_at], -1) as gpu_ns,
     ints[indexOf(places, 13)] as unattributed_ns,
     ints[indexOf(places, 14)] as ttft_ns,
-    if(isFinite(sent_weight), greatest(sent_weight, 1.0), 1.0) as weight,
+    -- A weight is at most 1e9: one broken sender must not drown the sums of all others.
+    if(sent_weight > 1 and sent_weight <= 1e9, sent_weight, 1.0) as weight,
     arrayFilter((pair, kind) -> kind = 1, arrayZip(key_names, strings), rest) as attributes_string,
     arrayFilter((pair, kind) -> kind = 3, arrayZip(key_names, ints), rest) as attributes_int,
     arrayFilter((pair, kind) -> kind = 4, arrayZip(key_names, doubles), rest) as attributes_double,

@@ -28,6 +28,13 @@ create table if not exists tailspan.stage_minutes -- noqa: PRS
 )
 engine = AggregatingMergeTree
 partition by toDate(minute)
-order by (stage, service, model, instance, minute)
-settings non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
+-- By the hour, and without the minute, which would hide the hour from conditions on it: a part of an hour reads that
+-- hour and no more. Rows are large, 1 KB of sketches each, so granules are small.
+primary key (stage, toStartOfHour(minute), service, model)
+order by (stage, toStartOfHour(minute), service, model, instance, minute)
+settings
+    index_granularity = 512,
+    non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1,
+    fsync_part_directory = 1
 comment 'Times of every stage by minute; rows of one key are parts of one sum until they merge: always aggregate'

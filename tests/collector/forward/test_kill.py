@@ -35,8 +35,9 @@ def test_nothing_that_was_acknowledged_is_lost_over_kills(tmp_path: Path) -> Non
         got = [int(payload.split()[1]) for payload in receiver.inbox.taken]
     assert len(acknowledged) > 100 * KILLS
     assert set(acknowledged) <= set(got)
-    # A chunk is 4 MiB, so about 2,000 of these requests, and each kill may repeat one.
-    assert len(got) - len(set(got)) <= KILLS * 2200
+    # A chunk is 4 MiB, so about 2,000 of these requests. While requests wait for their next try it is widened by one
+    # more each 2 s, longer than a process lives here: each kill may repeat two.
+    assert len(got) - len(set(got)) <= KILLS * 4400
 
 
 def run(folder: Path, endpoint: str, first: int, count: int, kill_after_s: float | None = None) -> list[int]:

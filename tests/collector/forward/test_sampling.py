@@ -25,8 +25,8 @@ from tailspan_collector.framing import write_varint
 from tailspan_collector.http import HttpServer
 from tailspan_collector.metrics import Metrics
 from tailspan_collector.signals import TRACES
-from tailspan_schemas import migrations
 from tests.support.destinations import GrpcDestination, count, wait_for
+from tests.support.new_database import make_database
 from tests.support.otlp_messages import comparable, single_spans, string
 
 ERROR, OK = 2, 1
@@ -57,8 +57,7 @@ class Store:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A database that the tests of this module share; each looks only at what comes after its start."""
-    with Engine(tmp_path_factory.mktemp("clickhouse")) as engine:
-        migrations.apply(engine)
+    with Engine(make_database(tmp_path_factory.mktemp("sampling") / "clickhouse")) as engine:
         http = HttpServer(engine, socket.create_server(("127.0.0.1", 0)))
         http.start()
         client = clickhouse_connect.get_client(dsn=f"http://127.0.0.1:{http.port}", autogenerate_session_id=False)

@@ -83,6 +83,26 @@ DIFFERENCES = {
         ) as b using (minute, service, stage)
         where a.n != b.n or abs(a.w - b.w) > 1e-6 * a.w
     """,
+    "stage_hours": """
+        select count() from (
+            select toStartOfHour(minute) as hour, service, stage, sum(span_count) as n, sum(wall_sum_ns) as w
+            from tailspan.stage_minutes group by hour, service, stage
+        ) as a full join (
+            select hour, service, stage, sum(span_count) as n, sum(wall_sum_ns) as w
+            from tailspan.stage_hours group by hour, service, stage
+        ) as b using (hour, service, stage)
+        where a.n != b.n or abs(a.w - b.w) > 1e-6 * a.w
+    """,
+    "spans_sample": """
+        select count() from (
+            select trace_id, count() as n, sum(duration_ns) as w
+            from tailspan.spans where role in ('request', 'stage') and sipHash64(trace_id) % 4096 < 256
+            group by trace_id
+        ) as a full join (
+            select trace_id, count() as n, sum(duration_ns) as w from tailspan.spans_sample group by trace_id
+        ) as b using trace_id
+        where a.n != b.n or a.w != b.w
+    """,
 }
 
 
