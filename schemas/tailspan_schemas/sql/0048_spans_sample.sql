@@ -21,7 +21,8 @@ create table if not exists tailspan.spans_sample -- noqa: disable=PRS,CP02
     gpu_ns Int64 comment 'Time the device computed, ns; -1 = no device measured' codec(T64, ZSTD(1)),
     unattributed_ns Int64 comment 'Request time that no stage covers, ns; 0 if absent' codec(T64, ZSTD(1)),
     ttft_ns Int64 comment 'Begin until the first body chunk left, ns; 0 if absent' codec(ZSTD(1)),
-    weight Float64 comment 'How many requests the span stands for in `spans`; in a sample of n parts 4096 / n times as many' codec(ZSTD(1)),
+    weight Float64 comment 'How many requests the span stands for in `spans`; of n parts read 4096 / n times as many'
+        codec(ZSTD(1)),
     attributes_string Map(LowCardinality(String), String)
         comment 'String attributes that have no column of their own in `spans`' codec(ZSTD(1)),
     attributes_int Map(LowCardinality(String), Int64)
