@@ -79,11 +79,12 @@ def test_every_step_of_generate_has_its_device_time(told: Told) -> None:
 def test_layers_of_generate(told: Told) -> None:
     """Sampled steps name every part of the model; together they are the step, less what the marks took."""
     model = make_model(layers=3)
-    model.generate(PROMPT, max_new_tokens=NEW)
+    # A first sample on a busy machine may cost what many steps allow for.
+    model.generate(PROMPT, max_new_tokens=5 * NEW)
     told.read()
     busy_ns = {time.number: time.busy_ns for time in told.times}
     assert len(told.layers) >= 3
-    assert sum(sample.steps for sample in told.layers) <= NEW
+    assert sum(sample.steps for sample in told.layers) <= 5 * NEW
     for sample in told.layers:
         assert {f"{layer}/{kind}" for layer in range(3) for kind in ("norm", "attention", "mlp")} < set(sample.parts)
         assert {"embedding", "norm", "lm_head", "sampler"} < set(sample.parts)
