@@ -22,19 +22,14 @@ KINDS = ("wall", "busy", "gpu", "all")
 
 
 @click.command("stages")
-@options.window_options
-@options.filter_options
+@options.selection_options
 @click.option("--exact/--rollup", default=None, help="Read raw spans or sketches by minute and hour (±0.8 %).")
 @click.option("--time", "kind", type=click.Choice(KINDS), default="wall", show_default=True, help="Times to list.")
 @stages_by_cli.grouping_options
 @click.option("--stage", "names", multiple=True, metavar="NAME", help="With --by or --over: stage to show; repeatable.")
 @options.output_options
 def stages_command(
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     exact: bool | None,
     kind: str,
     by: str,
@@ -45,7 +40,6 @@ def stages_command(
     form: str,
 ) -> None:
     """Show latency percentiles of every stage, and its share of all requests and of the slowest 1 %."""
-    chosen = options.selection(since, until, service, model, instance)
     method = None if exact is None else EXACT if exact else ROLLUP
     if by or over or names:
         stages_by_cli.show(chosen, stages_by_cli.Question(by, over, groups, names, kind, method, form), url)
@@ -82,14 +76,10 @@ def trace_command(trace_id: str, url: str | None, form: str) -> None:
 
 @click.command("slowest")
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Requests to list.")
-@options.window_options
-@options.filter_options
+@options.selection_options
 @options.output_options
-def slowest_command(
-    limit: int, since: str, until: str, service: str, model: str, instance: str, url: str | None, form: str
-) -> None:
+def slowest_command(limit: int, chosen: options.Selection, url: str | None, form: str) -> None:
     """List the slowest requests, each with the stage that took most of its time."""
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         requests = slowest_report.slowest_requests(client, chosen.window, chosen.filters, limit)
         if not requests:

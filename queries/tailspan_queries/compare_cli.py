@@ -21,7 +21,7 @@ from tailspan_queries.compare_read import DEFAULT_LIMIT
 from tailspan_queries.compare_records import Comparison, Group
 from tailspan_queries.empty import empty_note
 from tailspan_queries.filters import Filters
-from tailspan_queries.times import Window, parse_range, parse_window
+from tailspan_queries.times import Window, parse_range
 
 MOST_REQUESTS = 2_000_000
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -59,9 +59,8 @@ def side_options(function: Function) -> Function:
     show_default=True,
     help="Requests of each side to read; of more, a sample.",
 )
-@click.option("--exact", is_flag=True, help="Read all requests, however many.")
-@options.window_options
-@options.filter_options
+@options.exact_option
+@options.selection_options
 @options.output_options
 def compare_command(
     before: str,
@@ -72,32 +71,28 @@ def compare_command(
     full: bool,
     limit: int,
     exact: bool,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show whether latency changed between two windows or versions, at the median and in the tail."""
-    filters = Filters(service, model, instance)
     if attribute or versus:
         if before or after:
             raise UserError("--before/--after and --by-attribute are two questions", "Ask one after the other")
-        sides = attribute_groups(attribute, versus, parse_window(since, until), filters)
+        sides = attribute_groups(attribute, versus, chosen.window, chosen.filters)
     else:
-        sides = window_groups(before, after, filters, time.time_ns())
+        sides = window_groups(before, after, chosen.filters, time.time_ns())
     with connected(url) as client:
         report = compare_groups(client, *sides, adjust=adjust, limit=None if exact else limit)
         for note in notes(client, report):
             console.note(note)
-    if form == "json":
-        console.print_json(compare_view.comparison_json(report))
-    elif form == "csv":
-        console.print_csv(*compare_view.comparison_csv(report))
-    elif report.lines:
-        console.print_table(compare_view.render_comparison(report, full=full))
+    console.print_report(
+        form,
+        lambda: compare_view.comparison_json(report),
+        lambda: compare_view.comparison_csv(report),
+        lambda _width: compare_view.render_comparison(report, full=full),
+        has_rows=report.lines,
+    )
 
 
 def window_groups(before: str, after: str, filters: Filters, now_ns: int) -> tuple[Group, Group]:

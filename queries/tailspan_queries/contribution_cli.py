@@ -44,7 +44,7 @@ def attribute_key(_context: click.Context, _option: click.Parameter, value: str)
     "--by", default=tail_shares.EVERYTHING, metavar="DIM", callback=attribute_key, help=f"A table for each {BY_HELP}"
 )
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=5, show_default=True, help="Tables with --by.")
-@click.option("--exact", is_flag=True, help="Read all requests, however many.")
+@options.exact_option
 @options.selection_options
 @options.output_options
 def tail_command(
@@ -75,7 +75,7 @@ def tail_command(
 @click.command("different")
 @click.option("--slowest", default="1%", show_default=True, metavar="PERCENT", help="Which requests are the slow ones.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Groups to list.")
-@click.option("--exact", is_flag=True, help="Read all requests, however many.")
+@options.exact_option
 @options.selection_options
 @options.output_options
 def different_command(
@@ -121,7 +121,7 @@ def different_command(
 @click.option(
     "-n", "--waits", type=click.IntRange(0, 1000), default=5, show_default=True, help="Longest waits to list."
 )
-@click.option("--exact", is_flag=True, help="Read all requests, however many.")
+@options.exact_option
 @options.selection_options
 @options.output_options
 def fairness_command(

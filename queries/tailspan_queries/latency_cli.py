@@ -21,9 +21,8 @@ from tailspan_queries.stages_by_cli import grouping_options
 @click.command("latency")
 @click.option("--slo", "limits", multiple=True, metavar="METRIC=TIME", help="ttft=500ms, itl, tpot or e2e; repeatable.")
 @grouping_options
-@click.option("--exact", is_flag=True, help="Read all requests, however many.")
-@options.window_options
-@options.filter_options
+@options.exact_option
+@options.selection_options
 @options.output_options
 def latency_command(
     limits: tuple[str, ...],
@@ -31,28 +30,24 @@ def latency_command(
     over: str,
     groups: int,
     exact: bool,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> None:
     """Show TTFT, ITL, TPOT and end-to-end time, tokens and requests a second, failures, and goodput under limits."""
-    chosen = options.selection(since, until, service, model, instance)
     slos = parse_slos(limits)
     grouping = parse_grouping(by, over, chosen.window, groups)
     with connected(url) as client:
         report = latency_report(client, chosen.window, chosen.filters, grouping, slos, everything=exact)
         if not report.rows:
             console.note(empty_note(client, chosen.window, chosen.filters))
-    if form == "json":
-        console.print_json(latency_data.latency_json(report))
-    elif form == "csv":
-        console.print_csv(*latency_data.latency_csv(report))
-    elif report.rows:
-        console.print_table(latency_view.render_latency(report))
+    console.print_report(
+        form,
+        lambda: latency_data.latency_json(report),
+        lambda: latency_data.latency_csv(report),
+        lambda _width: latency_view.render_latency(report),
+        has_rows=report.rows,
+    )
 
 
 def latency(argv: list[str]) -> int:

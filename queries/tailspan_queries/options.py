@@ -71,6 +71,11 @@ def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return window_options(filter_options(command))
 
 
+def exact_option(function: Function) -> Function:
+    """Add --exact."""
+    return click.option("--exact", is_flag=True, help="Read all requests, however many.")(function)
+
+
 def output_options(function: Function) -> Function:
     """Add --format and --url."""
     for option in (

@@ -60,9 +60,8 @@ MOST_DAYS = 60
     show_default=True,
     help="Requests of window and baseline to read; of more, a sample.",
 )
-@click.option("--exact", is_flag=True, help="Read all requests, however many.")
-@options.window_options
-@options.filter_options
+@options.exact_option
+@options.selection_options
 @options.output_options
 def regress_command(
     baseline: str,
@@ -71,16 +70,11 @@ def regress_command(
     threshold: float,
     limit: int,
     exact: bool,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
     form: str,
 ) -> int:
     """Exit with 1 and name the stage if one got slower than it was; for cron and CI."""
-    chosen = options.selection(since, until, service, model, instance)
     named = parse_range("--baseline", baseline, time.time_ns()) if baseline else None
     if named and named.since_ns < chosen.window.until_ns and chosen.window.since_ns < named.until_ns:
         raise UserError("the baseline overlaps the window", "End the earlier one where the later one begins")
@@ -93,7 +87,13 @@ def regress_command(
         report = guard.regress(client, chosen.window, windows, chosen.filters, statistics, threshold, most)
         for note in empty_sides(client, chosen, windows, report):
             console.note(note)
-    show(report, form)
+    console.print_report(
+        form,
+        lambda: regress_view.regression_json(report),
+        lambda: regress_view.regression_csv(report),
+        lambda _width: regress_view.render_regression(report),
+        has_rows=report.findings,
+    )
     return REGRESSED if report.regressed else 0
 
 
@@ -107,16 +107,6 @@ def empty_sides(
     if not report.comparison.before.size:
         found.append(f"baseline: {empty_note(client, windows[0], chosen.filters)}")
     return found
-
-
-def show(report: guard.Regression, form: str) -> None:
-    """Print the report."""
-    if form == "json":
-        console.print_json(regress_view.regression_json(report))
-    elif form == "csv":
-        console.print_csv(*regress_view.regression_csv(report))
-    elif report.findings:
-        console.print_table(regress_view.render_regression(report))
 
 
 def regress(argv: list[str]) -> int:

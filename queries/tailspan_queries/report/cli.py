@@ -34,24 +34,18 @@ STANDARD_OUTPUT = "-"
     metavar="KEY",
     help="Resource attribute whose changes are marked as deployments.",
 )
-@options.window_options
-@options.filter_options
+@options.selection_options
 @click.option("--url", default=None, metavar="URL", help=f"ClickHouse [{URL_VARIABLE}, {DEFAULT_URL}].")
 def report_command(
     output: str,
     title: str,
     version_attribute: str,
-    since: str,
-    until: str,
-    service: str,
-    model: str,
-    instance: str,
+    chosen: options.Selection,
     url: str | None,
 ) -> None:
     """Write one self-contained page: diagnosis, percentiles, time series, layers and the slowest requests, drawn."""
     if output != STANDARD_OUTPUT and not Path(output).parent.is_dir():
         raise cannot_write(output, "no such folder")
-    chosen = options.selection(since, until, service, model, instance)
     with connected(url) as client:
         found = asked.gather(client, chosen.window, chosen.filters, version_attribute)
     page = render_page(found, title)
