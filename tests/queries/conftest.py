@@ -222,6 +222,14 @@ def ask_once(monkeypatch: pytest.MonkeyPatch, _told: dict[tuple[str, str, str], 
     monkeypatch.setattr(Client, "execute", remembering)
 
 
+@pytest.fixture
+def commands_ask_here(client: Client, ask_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the commands to the test's ClickHouse, away from the tester's terminal."""
+    monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def burst_window() -> Window:
     """A window of whole minutes that holds all bursts."""

@@ -4,7 +4,6 @@ import csv
 import http.server
 import io
 import json
-import os
 import re
 import socket
 import threading
@@ -15,10 +14,9 @@ import pytest
 
 from tailspan.cli import main
 from tailspan_queries import catalog
-from tailspan_queries.client import Client
 from tests.queries import traffic
+from tests.queries.printed import rounded, same_as_snapshot
 
-SNAPSHOTS = Path(__file__).parent / "snapshots"
 PAIR = ["--since", "2026-11-30T12:00Z", "--until", "2026-11-30T12:01Z"]
 BURSTS = ["--since", "2026-11-29T12:00Z", "--until", "2026-11-29T13:00Z"]
 SAMPLED = ["--since", "2026-12-01T12:00Z", "--until", "2026-12-01T13:00Z"]
@@ -30,26 +28,7 @@ EMPTY = ["--since", "2026-11-29T10:00Z", "--until", "2026-11-29T11:00Z"]
 ENGINE_COMMANDS = ("interference", "preemption", "engine", "gpu", "layers")
 TRACE_ID = "ab" * 16
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _environment(client: Client, ask_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point the commands to the test's ClickHouse, away from the tester's terminal."""
-    monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def same_as_snapshot(name: str, text: str) -> None:
-    """Compare with the stored output; TAILSPAN_UPDATE_SNAPSHOTS=1 stores it anew."""
-    file = SNAPSHOTS / name
-    if name.startswith("layers"):
-        # Sums of what is no whole number depend on their order in the last digits.
-        text = re.sub(r"\d+\.\d{4,}(?:e-?\d+)?", lambda found: f"{float(found[0]):.9g}", text)
-    if os.environ.get("TAILSPAN_UPDATE_SNAPSHOTS"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8")
+pytestmark = pytest.mark.usefixtures("commands_ask_here")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +99,7 @@ def test_output_is_as_documented(capsys: Capture, name: str, arguments: list[str
     assert "\x1b" not in found.out
     if name.endswith(".txt"):
         assert max(map(len, found.out.splitlines())) <= 100
-    same_as_snapshot(name, found.out)
+    same_as_snapshot(name, rounded(found.out) if name.startswith("layers") else found.out)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,11 +21,11 @@ from tailspan_queries.sampling import PARTS, STORED
 from tailspan_queries.times import Window, iso
 from tests.queries import compare_traffic as made
 from tests.queries.compare_traffic import HOUR_NS, Truth
+from tests.queries.printed import same_as_snapshot
 from tests.queries.sample_parts import part_of
 from tests.queries.traffic import BEGIN_NS
 from tests.support.collector import RunningCollector, wait_until
 
-SNAPSHOTS = Path(__file__).parent / "snapshots"
 SERVICE = {attributes.SERVICE_NAME: "chat", attributes.SERVICE_INSTANCE: "worker-0"}
 HOURS = {
     "base": (0, Truth(count=1200)),
@@ -241,10 +239,7 @@ def test_the_table_says_that_the_median_improved_and_the_tail_got_worse(
     code, out, _ = run(capsys, filled, "--before", span(0), "--after", span(1))
     assert code == 0
     assert "THE MEDIAN IMPROVED AND THE TAIL GOT WORSE: end-to-end" in out
-    path = SNAPSHOTS / "compare.txt"
-    if os.environ.get("TAILSPAN_UPDATE_SNAPSHOTS"):
-        path.write_text(out)
-    assert out == path.read_text()
+    same_as_snapshot("compare.txt", out)
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,10 +23,10 @@ from tailspan_queries.stats_change import change_block, holm
 from tailspan_queries.times import Window, iso
 from tests.queries import compare_traffic as made
 from tests.queries.compare_traffic import HOUR_NS, Truth
+from tests.queries.printed import same_as_snapshot
 from tests.queries.traffic import BEGIN_NS
 from tests.support.collector import RunningCollector, wait_until
 
-SNAPSHOT = Path(__file__).parent / "snapshots" / "regress.txt"
 SERVICE = {attributes.SERVICE_NAME: "chat", attributes.SERVICE_INSTANCE: "worker-0"}
 
 
@@ -199,9 +197,7 @@ def test_a_regression_is_named_with_its_begin_and_exit_code_1(
     assert main(["regress", *between(SLOW_HOUR), "--url", filled[1]]) == 1
     out = capsys.readouterr().out
     assert "decode p99 regressed by +" in out
-    if os.environ.get("TAILSPAN_UPDATE_SNAPSHOTS"):
-        SNAPSHOT.write_text(out)
-    assert out == SNAPSHOT.read_text()
+    same_as_snapshot("regress.txt", out)
     assert max(map(len, out.splitlines())) <= 100
 
 

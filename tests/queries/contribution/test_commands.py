@@ -8,8 +8,7 @@ import pytest
 
 from tailspan.cli import main
 from tailspan_queries import catalog
-from tailspan_queries.client import Client
-from tests.queries.test_cli import same_as_snapshot
+from tests.queries.printed import same_as_snapshot
 
 PLANTED = ["--since", "2026-11-29T12:00Z", "--until", "2026-11-29T13:00Z"]
 NOTHING = ["--since", "2026-11-29T13:00Z", "--until", "2026-11-29T14:00Z"]
@@ -18,14 +17,7 @@ OVERLAPPING = ["--since", "2026-11-29T17:00Z", "--until", "2026-11-29T18:00Z"]
 EMPTY = ["--since", "2026-11-29T10:00Z", "--until", "2026-11-29T11:00Z"]
 COMMANDS = ("tail", "different", "fairness")
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _environment(client: Client, ask_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point the commands to the test's ClickHouse, away from the tester's terminal."""
-    monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("commands_ask_here")
 
 
 @pytest.mark.parametrize(

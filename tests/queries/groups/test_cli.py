@@ -3,14 +3,13 @@
 import csv
 import io
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from tailspan.cli import main
-from tailspan_queries.client import Client
+from tests.queries.printed import rounded, same_as_snapshot
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 DAYS = ["--since", "2026-10-24", "--until", "2026-10-27"]
@@ -19,14 +18,7 @@ ENGINES = ["--since", "2026-11-03", "--until", "2026-11-04"]
 EMPTY = ["--since", "2026-09-01", "--until", "2026-09-02"]
 LIMITS = ["--slo", "ttft=900ms", "--slo", "itl=60ms", "--slo", "tpot=40ms", "--slo", "e2e=4s"]
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _environment(client: Client, ask_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point the commands to the test's ClickHouse, away from the tester's terminal."""
-    monkeypatch.setenv("TAILSPAN_CLICKHOUSE_URL", client.url)
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("commands_ask_here")
 
 
 @pytest.mark.parametrize(
@@ -57,13 +49,7 @@ def test_output_is_as_documented(capsys: Capture, name: str, arguments: list[str
     if name.endswith(".txt"):
         assert max(map(len, found.out.splitlines())) <= 100
         assert not re.search(r"\bnan\b", found.out)
-    # Sums of what is no whole number depend on their order in the last digits.
-    text = re.sub(r"\d+\.\d{4,}(?:e-?\d+)?", lambda number: f"{float(number[0]):.9g}", found.out)
-    file = SNAPSHOTS / name
-    if os.environ.get("TAILSPAN_UPDATE_SNAPSHOTS"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8")
+    same_as_snapshot(name, rounded(found.out), SNAPSHOTS)
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])

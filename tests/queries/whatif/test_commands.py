@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import os
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -19,6 +17,7 @@ from tailspan_queries.times import iso
 from tailspan_queries.whatif import what_if
 from tailspan_queries.whatif_records import STAGES, Change
 from tailspan_queries.whatif_view import render_what_if, what_if_json
+from tests.queries.printed import same_as_snapshot
 from tests.queries.whatif.engine import EMPTY, FEW, WINDOW, Ran
 
 
@@ -110,12 +109,9 @@ def test_command(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_printed(
     client: Client, name: str, asked: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output of docs/ANALYSIS.md is what the commands print; TAILSPAN_UPDATE_SNAPSHOTS=1 stores it anew."""
+    """The output of docs/ANALYSIS.md is what the commands print."""
     monkeypatch.setenv("COLUMNS", "100")
     window = ["--since", iso(WINDOW.since_ns), "--until", iso(WINDOW.until_ns), "--url", client.url]
     assert main([*asked, *window]) == 0
     printed = capsys.readouterr().out
-    stored = Path(__file__).parents[1] / "snapshots" / f"{name}.txt"
-    if os.environ.get("TAILSPAN_UPDATE_SNAPSHOTS"):
-        stored.write_text(printed, encoding="utf-8")
-    assert printed == stored.read_text(encoding="utf-8")
+    same_as_snapshot(f"{name}.txt", printed)
